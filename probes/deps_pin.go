@@ -23,9 +23,9 @@ import (
 	_ "k8s.io/cli-runtime/pkg/genericclioptions"
 	_ "k8s.io/client-go/dynamic"
 	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/component-helpers/resource"
 	_ "k8s.io/component-helpers/scheduling/corev1"
 	_ "k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	_ "k8s.io/component-helpers/resource"
 	_ "k8s.io/component-helpers/storage/volume"
 	_ "sigs.k8s.io/yaml"
 )

@@ -4,6 +4,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -222,4 +223,9 @@ func (r Ref) String() string {
 		return r.Kind + "/" + r.Name
 	}
 	return r.Kind + "/" + r.Namespace + "/" + r.Name
+}
+
+// CompareRefs orders by namespace, kind and name.
+func CompareRefs(a, b Ref) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
