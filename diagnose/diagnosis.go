@@ -57,6 +57,8 @@ type Cause struct {
 	Evidence    []Fact   `json:"evidence"`
 	Open        []Open   `json:"open,omitempty"` // questions without an answer: why it is only suspected
 	RuledOut    []Ruled  `json:"ruledOut"`
+	Cohorts     []Cohort `json:"cohorts,omitempty"` // what the failing have in common; the best split first
+	Paths       []Path   `json:"paths,omitempty"`   // traffic between the groups of the first cohort
 	Remedies    []Remedy `json:"remedies"`
 	Verify      []Verify `json:"verify"`
 	Sources     []string `json:"sources,omitempty"` // where the rule's knowledge comes from
@@ -127,7 +129,8 @@ type Symptom struct {
 	Since       *time.Time `json:"since,omitempty"`
 	ExplainedBy []string   `json:"explainedBy"` // fingerprints of causes
 	Evidence    []Fact     `json:"evidence"`
-	Lead        []Fact     `json:"lead,omitempty"` // for the unexplained: first failing log lines, the cohort
+	Lead        []Fact     `json:"lead,omitempty"`    // for the unexplained: first failing log lines
+	Cohorts     []Cohort   `json:"cohorts,omitempty"` // for the unexplained: what the failing have in common
 }
 
 // A Gap is a document that could not be had.

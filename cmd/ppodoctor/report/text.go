@@ -1,0 +1,459 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/pposiraegi/ppodoctor/diagnose"
+)
+
+const (
+	in1 = "  "
+	in2 = "    "
+)
+
+// text is the report for a terminal: the answer first, then its proof.
+func text(b *bytes.Buffer, d *diagnose.Diagnosis, opts Options) error {
+	width := opts.Width
+	if width == 0 {
+		width = 80
+	}
+	t := &textReport{page: page{width: min(max(width, 60), 200), styles: newStyles(opts)}, d: d, opts: opts, labels: english}
+	t.verdict()
+	t.faults(t.cause, d.Causes)
+	t.faults(t.suspected, d.Suspected)
+	if !opts.Quiet {
+		t.faults(t.risk, d.Risks)
+		t.unexplainedSymptoms()
+		t.moments()
+		t.notSeen()
+		if opts.Verbose {
+			t.considered()
+		}
+	}
+	b.WriteString(t.b.String())
+	return nil
+}
+
+type textReport struct {
+	page
+	labels
+	d    *diagnose.Diagnosis
+	opts Options
+}
+
+func (t *textReport) verdict() {
+	mark, style := t.good.Render("✓ "), t.good.Bold(true)
+	switch d := t.d; {
+	case len(d.Causes)+len(d.Unexplained) > 0:
+		mark, style = t.bad.Render("✗ "), t.bad
+	case len(d.Suspected)+len(d.Risks)+len(d.Gaps) > 0:
+		mark, style = t.warn.Render("! "), t.warn.Bold(true)
+	}
+	t.line(mark, in1, t.d.Verdict, style)
+	if t.opts.Quiet {
+		return
+	}
+	c := t.d.Cluster
+	var about []string
+	for _, s := range []string{c.Name, c.Region, c.Account, c.Version, c.Identity} {
+		if s != "" {
+			about = append(about, s)
+		}
+	}
+	if c.Nodes > 0 {
+		about = append(about, fmt.Sprintf("%d nodes, %d pods", c.Nodes, c.Pods))
+	}
+	if t.d.Focus != nil {
+		about = append(about, t.d.Focus.String())
+	}
+	about = append(about, t.d.At.UTC().Format("2006-01-02 15:04:05 MST"))
+	t.line(in1, in1, strings.Join(about, " · "), t.dim)
+}
+
+// faults writes causes, suspects or risks.
+func (t *textReport) faults(kind string, faults []diagnose.Cause) {
+	for i, c := range faults {
+		t.blank()
+		head := kind
+		if len(faults) > 1 {
+			head = fmt.Sprintf("%s %d/%d", kind, i+1, len(faults))
+		}
+		style := t.bad
+		if kind != t.cause {
+			style = t.warn.Bold(true)
+		}
+		t.line(style.Render(head)+in1, strings.Repeat(" ", ansi.StringWidth(head)+2), c.Title, t.bold)
+		t.line(in1+t.dim.Render(t.change)+" ", in2, c.Subject.String(), t.bold)
+		t.line(in1, in1, c.Summary, t.plain)
+		if t.opts.Quiet {
+			continue
+		}
+		if c.Because != "" {
+			t.blank()
+			t.line(in1, in1, c.Because, t.plain)
+		}
+		t.steps(c)
+		t.cohorts(in1, c.Cohorts, c.Paths)
+		t.openQuestions(c.Open)
+		t.ruled(c.RuledOut)
+		t.mend(c.Remedies)
+		t.verified(c.Verify)
+		if t.opts.Verbose && len(c.Sources) > 0 {
+			t.heading(in1, t.sources)
+			for _, s := range c.Sources {
+				t.line(in2, in2, s, t.dim)
+			}
+		}
+		t.line(in1, in1, c.Rule+" · "+c.Fingerprint, t.dim)
+	}
+}
+
+func (t *textReport) heading(indent, title string) {
+	t.blank()
+	t.put(indent + t.bold.Render(title))
+}
+
+// fact writes one piece of evidence and, beneath, the command that shows it.
+func (t *textReport) fact(lead, rest string, f diagnose.Fact) {
+	says := f.Says
+	if f.At != nil {
+		says = t.clock(*f.At) + " " + says
+	}
+	t.line(lead, rest, says, t.plain)
+	if f.Command != "" {
+		t.cmd(rest, f.Command)
+	}
+}
+
+// steps draws the chain as a tree from the cause down to the symptoms.
+func (t *textReport) steps(c diagnose.Cause) {
+	if len(c.Chain) == 0 {
+		if len(c.Evidence) > 0 {
+			t.heading(in1, t.evidence)
+			for _, f := range c.Evidence {
+				t.fact(in2+"• ", in2+in1, f)
+			}
+		}
+		return
+	}
+	title := t.chain
+	if len(c.Chain) == 1 {
+		title = t.evidence
+	}
+	t.heading(in1, title)
+	parents := make([]int, len(c.Chain))
+	for _, s := range c.Chain {
+		for _, child := range s.Explains {
+			if child >= 0 && child < len(parents) {
+				parents[child]++
+			}
+		}
+	}
+	seen := map[int]bool{}
+	for i := range c.Chain {
+		if parents[i] == 0 {
+			t.step(c, i, in2, in2, seen)
+		}
+	}
+}
+
+func (t *textReport) step(c diagnose.Cause, i int, lead, rest string, seen map[int]bool) {
+	s := c.Chain[i]
+	name := s.Title + " · " + s.Subject.String()
+	if seen[i] {
+		t.line(lead, rest, "("+t.other+" "+name+")", t.dim)
+		return
+	}
+	seen[i] = true
+	var children []int
+	for _, child := range s.Explains {
+		if child >= 0 && child < len(c.Chain) && child != i {
+			children = append(children, child)
+		}
+	}
+	guide := rest + in1
+	if len(children) > 0 {
+		guide = rest + t.dim.Render("│ ")
+	}
+	if s.Count > 1 {
+		name += fmt.Sprintf(" ×%d", s.Count)
+	}
+	if s.Since != nil {
+		name += fmt.Sprintf(" · %s %s (%s)", t.since, t.clock(*s.Since), t.age(*s.Since))
+	}
+	t.line(lead, guide, name, t.bold)
+	for _, f := range s.Evidence {
+		t.fact(guide+"• ", guide+in1, f)
+	}
+	for n, child := range children {
+		if n == len(children)-1 {
+			t.step(c, child, rest+t.dim.Render("└▶ "), rest+"   ", seen)
+		} else {
+			t.step(c, child, rest+t.dim.Render("├▶ "), rest+t.dim.Render("│")+in1, seen)
+		}
+	}
+}
+
+// cohorts draws a bar a group: failing of all that have the value.
+func (t *textReport) cohorts(indent string, cohorts []diagnose.Cohort, paths []diagnose.Path) {
+	if len(cohorts) == 0 {
+		return
+	}
+	t.heading(indent, t.common)
+	indent += in1
+	const bar = 12
+	for _, c := range cohorts {
+		t.line(indent, indent, c.By, t.dim)
+		widest := 0
+		for _, g := range c.Groups {
+			widest = max(widest, ansi.StringWidth(clean(g.Value)))
+		}
+		widest = min(widest, t.width-ansi.StringWidth(indent)-bar-24)
+		for _, g := range c.Groups {
+			all := max(g.Failing+g.Healthy, 1)
+			full := (g.Failing*bar + all - 1) / all
+			t.put(indent + in1 + pad(clean(g.Value), widest) + in1 +
+				t.bad.Render(strings.Repeat("█", full)) + t.dim.Render(strings.Repeat("░", bar-full)) +
+				fmt.Sprintf("  %d/%d %s", g.Failing, g.Failing+g.Healthy, t.failing))
+		}
+	}
+	for _, p := range paths {
+		verb, style := t.reaches, t.good
+		if p.Blocked {
+			verb, style = t.blocked, t.bad
+		}
+		t.line(indent, indent+in1, fmt.Sprintf("%s → %s: %s %s", p.From, p.To, p.What, verb), style)
+	}
+}
+
+func (t *textReport) openQuestions(open []diagnose.Open) {
+	if len(open) == 0 {
+		return
+	}
+	t.heading(in1, t.open)
+	for _, o := range open {
+		t.line(in2+"? ", in2+in1, o.Asked, t.plain)
+		if o.Lacks != "" {
+			t.line(in2+in1+t.dim.Render(t.lacks+" "), in2+in2, o.Lacks, t.plain)
+		}
+		if o.Command != "" {
+			t.cmd(in2+in1, o.Command)
+		}
+	}
+}
+
+// ruled is a line a rival: its title and the fact that ruled it out.
+func (t *textReport) ruled(rivals []diagnose.Ruled) {
+	if len(rivals) == 0 {
+		return
+	}
+	t.heading(in1, t.ruledOut)
+	for _, r := range rivals {
+		why := r.Why
+		if len(r.Evidence) > 0 {
+			why = r.Evidence[0].Says
+		}
+		title := r.Title
+		if t.opts.Verbose && r.Subject != nil {
+			title += " (" + r.Subject.String() + ")"
+		}
+		t.line(in2+t.dim.Render("○ "), in2+in1, title+" — "+why, t.plain)
+		if t.opts.Verbose {
+			t.line(in2+in1, in2+in1, r.Why+" "+t.truths["no"], t.dim)
+			for _, f := range r.Evidence {
+				if f.Command != "" {
+					t.cmd(in2+in1, f.Command)
+				}
+			}
+		}
+	}
+}
+
+func (t *textReport) mend(remedies []diagnose.Remedy) {
+	if len(remedies) == 0 {
+		return
+	}
+	t.heading(in1, t.remedies)
+	for i, r := range remedies {
+		lead := fmt.Sprintf("%s%d ", in2, i+1)
+		rest := in2 + in1
+		scope := t.scopes[r.Scope]
+		if scope == "" {
+			scope = r.Scope
+		}
+		t.line(lead, rest, "["+scope+"] "+r.Do, t.plain)
+		if r.Caution != "" {
+			t.line(rest+t.warn.Render(t.caution+" "), rest+in1, r.Caution, t.warn)
+		}
+		for _, c := range r.Commands {
+			t.cmd(rest, c)
+		}
+		t.code(rest, t.terraform, r.Terraform)
+		t.code(rest, t.manifest, r.Manifest)
+	}
+}
+
+func (t *textReport) code(indent, label, text string) {
+	if text != "" {
+		t.put(indent + t.dim.Render(label))
+		t.block(indent, text)
+	}
+}
+
+func (t *textReport) verified(list []diagnose.Verify) {
+	if len(list) == 0 {
+		return
+	}
+	t.heading(in1, t.verify)
+	for _, v := range list {
+		t.cmd(in2, v.Run)
+		t.line(in2+t.good.Render(t.expect+" "), in2+in1, v.Expect, t.plain)
+		if v.Beware != "" {
+			t.line(in2+t.warn.Render(t.beware+" "), in2+in1, v.Beware, t.warn)
+		}
+	}
+}
+
+func (t *textReport) unexplainedSymptoms() {
+	for _, s := range t.d.Unexplained {
+		t.blank()
+		name := s.Title + " · " + s.Subject.String()
+		if s.Count > 1 {
+			name += fmt.Sprintf(" ×%d", s.Count)
+		}
+		if s.Since != nil {
+			name += fmt.Sprintf(" · %s %s (%s)", t.since, t.clock(*s.Since), t.age(*s.Since))
+		}
+		t.line(t.warn.Bold(true).Render(t.unexplained)+in1, in2, name, t.bold)
+		for _, f := range s.Evidence {
+			t.fact(in1+"• ", in2, f)
+		}
+		for _, f := range s.Lead {
+			t.fact(in1+t.dim.Render(t.lead+" "), in2, f)
+		}
+		t.cohorts(in1, s.Cohorts, nil)
+	}
+}
+
+func (t *textReport) moments() {
+	if len(t.d.Timeline) == 0 {
+		return
+	}
+	t.heading("", t.timeline)
+	layout := "15:04:05"
+	if first, last := t.d.Timeline[0].At, t.d.Timeline[len(t.d.Timeline)-1].At; first.UTC().YearDay() != last.UTC().YearDay() || first.Year() != last.Year() {
+		layout = "01-02 15:04:05"
+	}
+	for _, m := range t.d.Timeline {
+		mark := "  "
+		switch m.Kind {
+		case "symptom":
+			mark = t.bad.Render("✗ ")
+		case "change":
+			mark = t.warn.Render("Δ ")
+		}
+		at := m.At.UTC().Format(layout)
+		t.line(in1+t.dim.Render(at)+" "+mark, strings.Repeat(" ", len(at)+5), m.Subject.String()+": "+m.What, t.plain)
+	}
+}
+
+func (t *textReport) notSeen() {
+	if len(t.d.Gaps) > 0 {
+		t.blank()
+		t.put(t.warn.Bold(true).Render(t.gaps))
+		for _, g := range t.d.Gaps {
+			reason := t.reasons[g.Reason]
+			if reason == "" {
+				reason = g.Reason
+			}
+			s := g.Document + " " + reason
+			if g.Grant != "" {
+				s += " (" + g.Grant + ")"
+			}
+			if g.Detail != "" {
+				s += ": " + g.Detail
+			}
+			t.line(in1+"? ", in2, s, t.plain)
+			if t.opts.Verbose && len(g.Settles) > 0 {
+				t.line(in2+t.dim.Render(t.settles+" "), in2+in1, strings.Join(g.Settles, ", "), t.dim)
+			}
+		}
+	}
+	next := t.d.Next
+	if !t.opts.Verbose && len(next) > 1 {
+		next = next[:1]
+	}
+	if len(next) > 0 {
+		t.heading("", t.next)
+	}
+	for _, n := range next {
+		what := n.Grant
+		if what == "" {
+			what = n.Document
+		}
+		what += fmt.Sprintf(" — %s %d", t.settles, n.Settles)
+		if len(n.Between) > 0 {
+			what += ": " + strings.Join(n.Between, " / ")
+		}
+		t.line(in1+t.bold.Render("→ "), in2, what, t.plain)
+		if n.Command != "" {
+			t.cmd(in2, n.Command)
+		}
+	}
+}
+
+func (t *textReport) considered() {
+	if len(t.d.Considered) == 0 {
+		return
+	}
+	t.heading("", t.questions)
+	for _, c := range t.d.Considered {
+		t.line(in1+t.truth(c.Truth)+" ", in2, c.Rule+" · "+c.Subject.String(), t.bold)
+		for _, a := range c.Asked {
+			t.line(in2+t.truth(a.Truth)+" ", in2+in1, a.Question, t.plain)
+			for _, f := range a.Evidence {
+				t.fact(in2+in1+"• ", in2+in2, f)
+			}
+			if a.Lacks != "" {
+				t.line(in2+in1+t.dim.Render(t.lacks+" "), in2+in2, a.Lacks, t.plain)
+			}
+		}
+	}
+}
+
+func (t *textReport) truth(truth diagnose.Truth) string {
+	switch truth {
+	case diagnose.Yes:
+		return t.bad.Render("●")
+	case diagnose.No:
+		return t.good.Render("○")
+	}
+	return t.warn.Render("?")
+}
+
+// clock is a time of day, with its date where that isn't the diagnosis's own.
+func (t *textReport) clock(at time.Time) string {
+	if at.UTC().Format(time.DateOnly) == t.d.At.UTC().Format(time.DateOnly) {
+		return at.UTC().Format("15:04:05")
+	}
+	return at.UTC().Format("2006-01-02 15:04:05")
+}
+
+// age is how long before the diagnosis something was.
+func (t *textReport) age(at time.Time) string { return age(t.d.At.Sub(at)) + " " + t.ago }
+
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

@@ -1,0 +1,64 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+func TestText(t *testing.T) {
+	for _, name := range samples {
+		golden(t, name+".txt", render(t, sample(t, name), "text", Options{}))
+	}
+	golden(t, "dns.quiet.txt", render(t, sample(t, "dns"), "text", Options{Quiet: true}))
+	golden(t, "dns.verbose.txt", render(t, sample(t, "dns"), "text", Options{Verbose: true}))
+	golden(t, "dns.color.txt", render(t, sample(t, "dns"), "text", Options{Color: true}))
+}
+
+func TestTextFitsTheWidth(t *testing.T) {
+	for _, name := range samples {
+		for _, width := range []int{60, 73, 80, 120, 200} {
+			for line := range strings.Lines(render(t, sample(t, name), "text", Options{Width: width, Verbose: true})) {
+				line = strings.TrimSuffix(line, "\n")
+				if ansi.StringWidth(line) > width && !unbreakable(line) {
+					t.Errorf("%s at %d columns: %d wide: %s", name, width, ansi.StringWidth(line), line)
+				}
+			}
+		}
+	}
+}
+
+// unbreakable reports a line of a command that holds one long word: cutting
+// it would break the command.
+func unbreakable(line string) bool {
+	line = strings.TrimSuffix(strings.TrimLeft(line, " │$"), ` \`)
+	return len(continued(line, 1)) == 1
+}
+
+func TestTextAnswersFirst(t *testing.T) {
+	first, _, _ := strings.Cut(render(t, sample(t, "dns"), "text", Options{Width: 200}), "\n")
+	for _, want := range []string{"✗", "DNS is cut off", "3 workloads", "EC2NodeClass/default"} {
+		if !strings.Contains(first, want) {
+			t.Errorf("line 1 lacks %q: %s", want, first)
+		}
+	}
+}
+
+// What a cluster's owner wrote must not act on the terminal, nor pass for a
+// line of the report.
+func TestTextIsHarmless(t *testing.T) {
+	got := render(t, sample(t, "hostile"), "text", Options{Verbose: true})
+	for _, r := range got {
+		if r != '\n' && hidden(r) {
+			t.Errorf("shows %U raw", r)
+		}
+	}
+	ours := []string{"✗ ", "CAUSE  ", "UNEXPLAINED  ", "Timeline", "NOT SEEN", "To read next", "  ", "\n"}
+	for line := range strings.Lines(got) {
+		if !slices.ContainsFunc(ours, func(start string) bool { return strings.HasPrefix(line, start) }) {
+			t.Errorf("a forged line: %s", line)
+		}
+	}
+}
