@@ -345,3 +345,6 @@ func cutDump(data []byte, container string) ([]byte, bool) {
 	}
 	return part, true
 }
+
+// ClusterMeta is what names the cluster.
+func (s *Snapshot) ClusterMeta() SnapshotMeta { return s.Meta }

@@ -1,0 +1,70 @@
+package diagnose
+
+import (
+	"slices"
+
+	"github.com/pposiraegi/ppodoctor/probes"
+)
+
+// focus keeps what touches the object that was asked about; other symptoms
+// stay only as company that shares a cause.
+func (w *walk) focus(d *Diagnosis) {
+	about := w.aliases(*w.opts.Focus)
+	touches := func(refs ...Ref) bool {
+		return slices.ContainsFunc(refs, func(r Ref) bool { return slices.Contains(about, r) })
+	}
+	causeTouches := func(c Cause) bool {
+		if touches(c.Subjects...) || touches(c.Effects...) {
+			return true
+		}
+		return slices.ContainsFunc(c.Chain, func(s Step) bool { return touches(s.Subject) })
+	}
+	drop := func(list []Cause) []Cause {
+		return slices.DeleteFunc(list, func(c Cause) bool { return !causeTouches(c) })
+	}
+	d.Causes, d.Suspected, d.Risks = drop(d.Causes), drop(d.Suspected), drop(d.Risks)
+	shared := func(s Symptom) bool {
+		return touches(s.Subject) || touches(s.Examples...) || slices.ContainsFunc(s.ExplainedBy, func(f string) bool {
+			return slices.ContainsFunc(d.Causes, func(c Cause) bool { return c.Fingerprint == f })
+		})
+	}
+	d.Symptoms = slices.DeleteFunc(d.Symptoms, func(s Symptom) bool { return !shared(s) })
+	d.Unexplained = slices.DeleteFunc(d.Unexplained, func(s Symptom) bool { return !shared(s) })
+	// A rule was considered for the object if it was judged about it, or as an
+	// explanation of something about it.
+	kept := map[*Finding]bool{}
+	for _, f := range w.findings {
+		if touches(f.Subjects...) || slices.ContainsFunc(f.Effects, func(e *Finding) bool { return kept[e] }) {
+			kept[f] = true
+		}
+	}
+	var considered []Considered
+	for i, f := range w.findings {
+		if kept[f] {
+			considered = append(considered, d.Considered[i])
+		}
+	}
+	d.Considered = considered
+}
+
+// aliases are the names under which the object may appear: a pod's workload,
+// a workload's pods.
+func (w *walk) aliases(r Ref) []Ref {
+	about := []Ref{r}
+	index, err := probes.Workloads.Of(w.facts)
+	if err != nil {
+		return about
+	}
+	for _, owner := range index.All() {
+		for _, p := range index.Pods(owner) {
+			pod := podRef(p)
+			if pod == r {
+				about = append(about, owner)
+			}
+			if owner == r {
+				about = append(about, pod)
+			}
+		}
+	}
+	return about
+}

@@ -1,0 +1,148 @@
+package diagnose
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// A graph is the findings joined by what explains what.
+type graph struct {
+	findings []*Finding
+	causedBy map[*Finding][]*Finding // the findings that explain it and are not ruled out
+	downward map[*Finding][]*Finding
+	order    map[*Finding]int
+}
+
+func newGraph(findings []*Finding) *graph {
+	g := &graph{findings: findings, causedBy: map[*Finding][]*Finding{}, downward: map[*Finding][]*Finding{}, order: map[*Finding]int{}}
+	for i, f := range findings {
+		g.order[f] = i
+		if f.Truth == No {
+			continue
+		}
+		for _, e := range f.Effects {
+			g.causedBy[e] = append(g.causedBy[e], f)
+		}
+	}
+	return g
+}
+
+type standing int
+
+const (
+	isNothing standing = iota
+	isCause
+	isSuspected
+	isRisk
+)
+
+// standing says in which list of the diagnosis a finding belongs.
+func (g *graph) standing(f *Finding) standing {
+	if len(f.Rule.Explains) == 0 && !f.Rule.Latent || f.Truth == No {
+		return isNothing
+	}
+	if len(f.Effects) == 0 {
+		if f.Truth == Yes && f.Rule.Latent {
+			return isRisk
+		}
+		return isNothing
+	}
+	switch {
+	case g.explainedBy(f, Yes):
+		return isNothing // a link of the chain of something deeper
+	case f.Truth == Yes && !f.Rule.Intermediate && g.hasCertainEffect(f):
+		return isCause
+	case f.Rule.Intermediate && g.explainedBy(f, Unknown):
+		return isNothing // what may be behind it is suspected in its place
+	case g.effectsExplained(f):
+		return isNothing // all that it could explain has a confirmed cause
+	}
+	return isSuspected
+}
+
+// explainedBy reports whether something that can be a cause, and has the
+// truth, explains the finding.
+func (g *graph) explainedBy(f *Finding, truth Truth) bool {
+	return slices.ContainsFunc(g.causedBy[f], func(c *Finding) bool {
+		return c.Truth == truth && (!c.Rule.Intermediate || g.explainedBy(c, truth))
+	})
+}
+
+// hasCertainEffect reports whether at least one effect is certain: a fault
+// that is there, but of which nobody knows whether it hurts, is only suspected.
+func (g *graph) hasCertainEffect(f *Finding) bool {
+	return slices.ContainsFunc(f.Effects, func(e *Finding) bool { return e.Truth == Yes })
+}
+
+// effectsExplained reports whether each effect of an open finding has a
+// confirmed cause already.
+func (g *graph) effectsExplained(f *Finding) bool {
+	return !slices.ContainsFunc(f.Effects, func(e *Finding) bool {
+		return !g.explained(e)
+	})
+}
+
+func (g *graph) explained(e *Finding) bool {
+	return slices.ContainsFunc(g.causedBy[e], func(c *Finding) bool {
+		if c.Truth != Yes {
+			return false
+		}
+		return !c.Rule.Intermediate && g.hasCertainEffect(c) || g.explained(c)
+	})
+}
+
+// below are a finding and all that follows from it, the finding first, each once.
+func (g *graph) below(f *Finding) []*Finding {
+	if list, ok := g.downward[f]; ok {
+		return list
+	}
+	list := []*Finding{f}
+	seen := map[*Finding]bool{f: true}
+	for i := 0; i < len(list); i++ {
+		for _, e := range list[i].Effects {
+			if !seen[e] && e.Truth != No {
+				seen[e] = true
+				list = append(list, e)
+			}
+		}
+	}
+	// Symptoms are last, and among equals the order is that of judgement.
+	slices.SortStableFunc(list[1:], func(a, b *Finding) int {
+		return cmp.Or(cmp.Compare(min(len(b.Effects), 1), min(len(a.Effects), 1)), cmp.Compare(g.order[b], g.order[a]))
+	})
+	g.downward[f] = list
+	return list
+}
+
+// symptoms are the symptoms that follow from a finding, by subject.
+func (g *graph) symptoms(f *Finding) []*Finding {
+	var list []*Finding
+	for _, b := range g.below(f) {
+		if len(b.Rule.Explains) == 0 && b != f {
+			list = append(list, b)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Finding) int { return strings.Compare(a.Subject().String(), b.Subject().String()) })
+	return list
+}
+
+// rank puts the finding that explains most first: one cause that explains
+// many workloads beats many separate ones. Then the one that was reached by
+// the longest walk, then the order of judgement.
+func (g *graph) rank(findings []*Finding) {
+	reach := func(f *Finding) int {
+		subjects := map[Ref]bool{}
+		for _, s := range g.symptoms(f) {
+			subjects[s.Subject()] = true
+		}
+		return len(subjects)
+	}
+	slices.SortStableFunc(findings, func(a, b *Finding) int {
+		return cmp.Or(cmp.Compare(reach(b), reach(a)), cmp.Compare(len(g.below(b)), len(g.below(a))), cmp.Compare(g.order[a], g.order[b]))
+	})
+}
+
+func (g *graph) confirmedRule(r *Rule) bool {
+	return slices.ContainsFunc(g.findings, func(f *Finding) bool { return f.Rule == r && f.Truth == Yes && len(f.Effects) > 0 })
+}

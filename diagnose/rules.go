@@ -1,0 +1,10 @@
+package diagnose
+
+import "slices"
+
+// Rules are all rules, symptoms first. Each area's file ends with its list.
+func Rules() []*Rule {
+	return slices.Concat(
+		symptomRules,
+	)
+}
