@@ -126,6 +126,17 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 		c.Effects = append(c.Effects, s.Subject())
 	}
 	c.Chain = w.chain(g, f)
+	// What the effects said is part of the proof: a few quotes stand with the
+	// cause, all of them with their steps in the chain.
+	quotes := 0
+	for _, step := range c.Chain[1:] {
+		for _, fact := range step.Evidence {
+			if quotes < maxQuotes && !slices.ContainsFunc(c.Evidence, func(e Fact) bool { return e.Says == fact.Says }) {
+				c.Evidence = append(c.Evidence, fact)
+				quotes++
+			}
+		}
+	}
 	for _, r := range e.Remedies {
 		remedy := Remedy{Do: fill(r.Do), Scope: r.Scope, Terraform: fill(r.Terraform), Manifest: fill(r.Manifest), Caution: fill(r.Caution)}
 		for _, cmd := range r.Commands {
@@ -203,7 +214,10 @@ func (w *walk) ruledOut(g *graph, f *Finding) []Ruled {
 	return list
 }
 
-const maxExamples = 3
+const (
+	maxExamples = 3 // pods named of a workload
+	maxQuotes   = 6 // facts of the effects that stand with the cause
+)
 
 func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symptom) {
 	all, unexplained = []Symptom{}, []Symptom{}
