@@ -390,4 +390,3 @@ func TestTextsAreFilled(t *testing.T) {
 		}
 	}
 }
-
