@@ -44,7 +44,7 @@ type Effect string
 
 // The effects.
 const (
-	Allowed        Effect = "allowed"
+	Allowed      Effect = "allowed"
 	ImplicitDeny Effect = "implicitDeny"
 	ExplicitDeny Effect = "explicitDeny"
 	// Undecided is the effect where it hangs on a context key whose value

@@ -2,6 +2,7 @@ package iampolicy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -22,7 +23,7 @@ func (d Decision) Why() string {
 	case d.Effect == Undecided:
 		return call + " hangs on context that isn't known here: " + strings.Join(d.Missing, ", ")
 	case d.Reason == DenyStatement:
-		return fmt.Sprintf("%s is denied by %s, a statement with Effect Deny in a %s", call, d.Statements[0].where(), d.Kind)
+		return fmt.Sprintf("%s is denied by %s, a statement with Effect Deny in %s", call, d.Statements[0].where(), article(d.Kind))
 	case d.Reason == NoStatement && len(d.Policies) == 0:
 		return fmt.Sprintf("no %s allows %s: there is none", d.Kind, r.Action)
 	case d.Reason == NoStatement:
@@ -84,7 +85,7 @@ func (f Failure) String() string {
 	switch {
 	case f.literalWildcard():
 		s += " (StringEquals compares with the literal text; only StringLike reads * and ? as wildcards)"
-	case slices.ContainsFunc(f.Values, func(v string) bool { return strings.EqualFold(v, f.Got[0]) }):
+	case slices.ContainsFunc(f.Values, func(v string) bool { return v != f.Got[0] && strings.EqualFold(v, f.Got[0]) }):
 		s += " (they differ in case)"
 	}
 	return s
@@ -129,6 +130,13 @@ func some(list []string, most int) string {
 	return strings.Join(list, ", ")
 }
 
+func article(kind string) string {
+	if kind == ByIdentity {
+		return "an " + kind
+	}
+	return "a " + kind
+}
+
 func plural(n int, kind string) string {
 	if n == 1 {
 		return "the " + kind
@@ -145,7 +153,7 @@ func plural(n int, kind string) string {
 // this to a controller usually is: instance/* and not one instance. ok is
 // false where nothing that is added helps, because a statement denies it.
 func (d Decision) StatementToAdd() (st Statement, ok bool) {
-	if d.Effect != ImplicitDeny || d.Reason == NotThisCaller {
+	if d.Effect != ImplicitDeny {
 		return Statement{}, false
 	}
 	service, name, _ := strings.Cut(d.Request.Action, ":")
@@ -154,6 +162,9 @@ func (d Decision) StatementToAdd() (st Statement, ok bool) {
 		Effect:    Allow,
 		Actions:   []string{d.Request.Action},
 		Resources: []string{widen(d.Request.Resource)},
+	}
+	if d.Kind == ByResource {
+		return d.trust(st), true
 	}
 	switch d.Reason {
 	case NotThisResource:
@@ -179,13 +190,27 @@ func (d Decision) StatementToAdd() (st Statement, ok bool) {
 			case near.Failed[i].literalWildcard():
 				c.Operator = strings.Replace(c.Operator, "StringEquals", "StringLike", 1)
 				st.Conditions = append(st.Conditions, c)
-			case len(near.Failed[i].Got) > 0 && !strings.Contains(c.Operator, "Not"):
+			default: // what the request sends, or without the condition where it must be absent or different
 				c.Values = near.Failed[i].Got
-				st.Conditions = append(st.Conditions, c)
+				if c.holds(d.Request.scope(Policy{}, nil)) == yes {
+					st.Conditions = append(st.Conditions, c)
+				}
 			}
 		}
 	}
 	return st, true
+}
+
+// trust makes st a statement of a trust policy for who asks. It demands all
+// that is known of the caller: a role that trusts a whole provider is open to
+// every service account of the cluster.
+func (d Decision) trust(st Statement) Statement {
+	st.Resources = nil
+	st.Principals = []Principal{d.Request.Principal}
+	for _, key := range slices.Sorted(maps.Keys(d.Request.Context)) {
+		st.Conditions = append(st.Conditions, Condition{"StringEquals", key, d.Request.Context[key]})
+	}
+	return st
 }
 
 // widen turns the ARN of one short-lived thing into that of all of its kind.

@@ -209,12 +209,12 @@ func (p *principals) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// JSON is the statement as it is written in a policy, without its principals.
-// Its form is stable.
+// JSON is the statement as it is written in a policy. Its form is stable.
 func (s Statement) JSON() string {
 	type form struct {
 		Sid         string                    `json:",omitempty"`
 		Effect      string                    `json:",omitempty"`
+		Principal   map[string]any            `json:",omitempty"`
 		Action      any                       `json:",omitempty"`
 		NotAction   any                       `json:",omitempty"`
 		Resource    any                       `json:",omitempty"`
@@ -225,6 +225,16 @@ func (s Statement) JSON() string {
 		Sid: s.Sid, Effect: s.Effect, Action: oneOrMany(s.Actions), NotAction: oneOrMany(s.NotActions),
 		Resource: oneOrMany(s.Resources), NotResource: oneOrMany(s.NotResources),
 	}
+	for _, p := range s.Principals {
+		if out.Principal == nil {
+			out.Principal = map[string]any{}
+		}
+		named, _ := out.Principal[p.Type].([]string)
+		out.Principal[p.Type] = append(named, p.Name)
+	}
+	for kind, named := range out.Principal {
+		out.Principal[kind] = oneOrMany(named.([]string))
+	}
 	for _, c := range s.Conditions {
 		if out.Condition == nil {
 			out.Condition = map[string]map[string]any{}
@@ -232,7 +242,10 @@ func (s Statement) JSON() string {
 		if out.Condition[c.Operator] == nil {
 			out.Condition[c.Operator] = map[string]any{}
 		}
-		out.Condition[c.Operator][c.Key] = oneOrMany(c.Values)
+		out.Condition[c.Operator][c.Key] = append([]string{}, c.Values...)
+		if len(c.Values) == 1 {
+			out.Condition[c.Operator][c.Key] = c.Values[0]
+		}
 	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
