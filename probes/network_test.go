@@ -1,0 +1,71 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/pposiraegi/ppodoctor/probes/network"
+)
+
+func worldOf(t *testing.T, src Source) *network.World {
+	t.Helper()
+	facts := NewFacts(src)
+	facts.Gather(context.Background(), Network)
+	w, err := Network.Of(facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestHealthyPaths asks for every path that a healthy cluster lives on: none
+// may be stopped by a group or a policy, and each must be known.
+func TestHealthyPaths(t *testing.T) {
+	archives, _ := filepath.Glob("../testdata/*.tar.gz")
+	if len(archives) == 0 {
+		t.Fatal("no healthy clusters")
+	}
+	for _, archive := range archives {
+		src, err := OpenSnapshot(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := worldOf(t, src)
+		paths := 0
+		expect := func(a network.Answer) {
+			t.Helper()
+			paths++
+			got := a.On(network.Services, network.SecurityGroups, network.NetworkPolicies)
+			if got.Truth != network.Yes {
+				t.Errorf("%s: %s → %s %d: %s: %s (%v)", filepath.Base(archive), a.From, a.To, a.Port, got.Truth, got.Says(), got.Err())
+			}
+			// Nobody captured the ACLs: the whole answer can't be a Yes between
+			// subnets, and says so.
+			var gap *Gap
+			if a.Truth == network.Unknown && (!errors.As(a.Err(), &gap) || gap.Document.Path != "aws/ec2/describe-network-acls") {
+				t.Errorf("%s → %s: unknown for another reason: %v", a.From, a.To, a.Err())
+			}
+		}
+		for _, n := range w.Nodes.All {
+			expect(w.Path(network.Node(n.Name), network.APIServer(), network.TCP, 443))
+			expect(w.Path(network.APIServer(), network.Node(n.Name), network.TCP, 10250))
+		}
+		for _, p := range w.Pods.All {
+			if p.Status.Phase != "Running" {
+				continue
+			}
+			for _, proto := range []network.Protocol{network.TCP, network.UDP} {
+				expect(w.Path(network.Pod(p.Namespace, p.Name), network.Service("kube-system", "kube-dns"), proto, 53))
+			}
+			expect(w.Path(network.Pod(p.Namespace, p.Name), network.Service("default", "kubernetes"), network.TCP, 443))
+		}
+		for _, s := range w.Services.All {
+			if s.Name == "cert-manager-webhook" || s.Name == "metrics-server" || s.Name == "aws-load-balancer-webhook-service" {
+				expect(w.Path(network.APIServer(), network.Service(s.Namespace, s.Name), network.TCP, int(s.Spec.Ports[0].Port)))
+			}
+		}
+		t.Logf("%s: %d paths", filepath.Base(archive), paths)
+	}
+}
