@@ -107,7 +107,7 @@ func TestScenarios(t *testing.T) {
 			if t.Failed() {
 				return
 			}
-			if diff := cmp.Diff(asJSON(t, full), asJSON(t, walk(src))); diff != "" {
+			if diff := cmp.Diff(asJSON(t, full), asJSON(t, walk(seen))); diff != "" {
 				t.Errorf("a second walk differs:\n%s", diff)
 			}
 			for _, doc := range seen.opened() {
