@@ -1,10 +1,13 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/pposiraegi/ppodoctor/diagnose"
 )
 
 // hidden reports whether a rune can change how others are shown: controls
@@ -58,4 +61,42 @@ func lines(s string) []string {
 		out = append(out, line[:indent]+clean(line))
 	}
 	return out
+}
+
+// cleaned is d with every text made safe to show: one line each, but for the
+// commands, manifests and Terraform, which keep theirs.
+func cleaned(d *diagnose.Diagnosis) (*diagnose.Diagnosis, error) {
+	data, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	var tree any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		return nil, err
+	}
+	if data, err = json.Marshal(cleanTree(tree, false)); err != nil {
+		return nil, err
+	}
+	out := new(diagnose.Diagnosis)
+	return out, json.Unmarshal(data, out)
+}
+
+func cleanTree(v any, several bool) any {
+	switch v := v.(type) {
+	case string:
+		if several {
+			return strings.Join(lines(v), "\n")
+		}
+		return clean(v)
+	case []any:
+		for i := range v {
+			v[i] = cleanTree(v[i], several)
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = cleanTree(v[key], several ||
+				key == "terraform" || key == "manifest" || key == "commands" || key == "command" || key == "run")
+		}
+	}
+	return v
 }

@@ -3,32 +3,32 @@ package report
 // labels are the words of the report that come from no rule: headings and
 // units. All sentences are knowledge data.
 type labels struct {
-	cause, suspected, risk                      string
-	change, chain, evidence, why                string
-	common, failing, healthy, reaches, blocked  string
-	open, lacks                                 string
-	ruledOut, remedies, verify, expect, beware  string
-	caution, terraform, manifest                string
-	timeline, unexplained, lead, gaps, next     string
-	settles, questions, other, more, since, ago string
-	explains, sources, symptoms                 string
-	scopes, truths, reasons                     map[string]string
+	Cause, Suspected, Risk                      string
+	Change, Chain, Evidence, Why                string
+	Common, Failing, Healthy, Reaches, Blocked  string
+	Open, Lacks                                 string
+	RuledOut, Remedies, Verify, Expect, Beware  string
+	Caution, Terraform, Manifest                string
+	Timeline, Unexplained, Lead, Gaps, Next     string
+	Settles, Questions, Other, More, Since, Ago string
+	Explains, Sources, Symptoms                 string
+	Scopes, Truths, Reasons                     map[string]string
 }
 
 var english = labels{
-	cause: "CAUSE", suspected: "SUSPECTED", risk: "RISK",
-	change: "to change", chain: "How it leads to the symptoms", evidence: "Evidence", why: "Why",
-	common: "What the failing have in common", failing: "failing", healthy: "healthy", reaches: "reaches", blocked: "is blocked",
-	open: "Not known", lacks: "lacks",
-	ruledOut: "Ruled out", remedies: "Remedies", verify: "Verify", expect: "expect", beware: "beware",
-	caution: "caution", terraform: "Terraform", manifest: "manifest",
-	timeline: "Timeline", unexplained: "UNEXPLAINED", lead: "lead", gaps: "NOT SEEN", next: "To read next",
-	settles: "settles", questions: "Questions", other: "see", more: "more", since: "since", ago: "ago",
-	explains: "explains", sources: "Sources", symptoms: "Symptoms",
-	scopes: map[string]string{
+	Cause: "CAUSE", Suspected: "SUSPECTED", Risk: "RISK",
+	Change: "to change", Chain: "How it leads to the symptoms", Evidence: "Evidence", Why: "Why",
+	Common: "What the failing have in common", Failing: "failing", Healthy: "healthy", Reaches: "reaches", Blocked: "is blocked",
+	Open: "Not known", Lacks: "lacks",
+	RuledOut: "Ruled out", Remedies: "Remedies", Verify: "Verify", Expect: "expect", Beware: "beware",
+	Caution: "caution", Terraform: "Terraform", Manifest: "manifest",
+	Timeline: "Timeline", Unexplained: "UNEXPLAINED", Lead: "lead", Gaps: "NOT SEEN", Next: "To read next",
+	Settles: "settles", Questions: "Questions", Other: "see", More: "more", Since: "since", Ago: "ago",
+	Explains: "explains", Sources: "Sources", Symptoms: "Symptoms",
+	Scopes: map[string]string{
 		"structural": "structural", "replaces-nodes": "replaces nodes",
 		"restarts-pods": "restarts pods", "covers-symptom": "covers the symptom only",
 	},
-	truths:  map[string]string{"yes": "yes", "no": "no", "unknown": "not known"},
-	reasons: map[string]string{"forbidden": "forbidden", "not-captured": "not captured", "timed-out": "timed out", "unreadable": "unreadable"},
+	Truths:  map[string]string{"yes": "yes", "no": "no", "unknown": "not known"},
+	Reasons: map[string]string{"forbidden": "forbidden", "not-captured": "not captured", "timed-out": "timed out", "unreadable": "unreadable"},
 }

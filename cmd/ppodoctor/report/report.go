@@ -35,6 +35,7 @@ func Formats() []Format {
 		{"text", "for a terminal", text},
 		{"json", "the contract with bots; see ppodoctor schema", asJSON},
 		{"yaml", "the same as json", asYAML},
+		{"html", "one page with drawings, to look at or to send", html},
 	}
 }
 

@@ -21,12 +21,12 @@ func text(b *bytes.Buffer, d *diagnose.Diagnosis, opts Options) error {
 	if width == 0 {
 		width = 80
 	}
-	t := &textReport{page: page{width: min(max(width, 60), 200), styles: newStyles(opts)}, d: d, opts: opts, labels: english}
+	t := &textReport{page: page{width: min(max(width, 60), 200), styles: newStyles(opts)}, d: d, opts: opts, labels: english, clock: clockOf(d.At)}
 	t.verdict()
-	t.faults(t.cause, d.Causes)
-	t.faults(t.suspected, d.Suspected)
+	t.faults(t.Cause, d.Causes)
+	t.faults(t.Suspected, d.Suspected)
 	if !opts.Quiet {
-		t.faults(t.risk, d.Risks)
+		t.faults(t.Risk, d.Risks)
 		t.unexplainedSymptoms()
 		t.moments()
 		t.notSeen()
@@ -41,37 +41,23 @@ func text(b *bytes.Buffer, d *diagnose.Diagnosis, opts Options) error {
 type textReport struct {
 	page
 	labels
-	d    *diagnose.Diagnosis
-	opts Options
+	d     *diagnose.Diagnosis
+	opts  Options
+	clock func(time.Time) string
 }
 
 func (t *textReport) verdict() {
 	mark, style := t.good.Render("✓ "), t.good.Bold(true)
-	switch d := t.d; {
-	case len(d.Causes)+len(d.Unexplained) > 0:
+	switch state(t.d) {
+	case "bad":
 		mark, style = t.bad.Render("✗ "), t.bad
-	case len(d.Suspected)+len(d.Risks)+len(d.Gaps) > 0:
+	case "warn":
 		mark, style = t.warn.Render("! "), t.warn.Bold(true)
 	}
 	t.line(mark, in1, t.d.Verdict, style)
-	if t.opts.Quiet {
-		return
+	if !t.opts.Quiet {
+		t.line(in1, in1, strings.Join(about(t.d), " · "), t.dim)
 	}
-	c := t.d.Cluster
-	var about []string
-	for _, s := range []string{c.Name, c.Region, c.Account, c.Version, c.Identity} {
-		if s != "" {
-			about = append(about, s)
-		}
-	}
-	if c.Nodes > 0 {
-		about = append(about, fmt.Sprintf("%d nodes, %d pods", c.Nodes, c.Pods))
-	}
-	if t.d.Focus != nil {
-		about = append(about, t.d.Focus.String())
-	}
-	about = append(about, t.d.At.UTC().Format("2006-01-02 15:04:05 MST"))
-	t.line(in1, in1, strings.Join(about, " · "), t.dim)
 }
 
 // faults writes causes, suspects or risks.
@@ -83,11 +69,11 @@ func (t *textReport) faults(kind string, faults []diagnose.Cause) {
 			head = fmt.Sprintf("%s %d/%d", kind, i+1, len(faults))
 		}
 		style := t.bad
-		if kind != t.cause {
+		if kind != t.Cause {
 			style = t.warn.Bold(true)
 		}
 		t.line(style.Render(head)+in1, strings.Repeat(" ", ansi.StringWidth(head)+2), c.Title, t.bold)
-		t.line(in1+t.dim.Render(t.change)+" ", in2, c.Subject.String(), t.bold)
+		t.line(in1+t.dim.Render(t.Change)+" ", in2, c.Subject.String(), t.bold)
 		t.line(in1, in1, c.Summary, t.plain)
 		if t.opts.Quiet {
 			continue
@@ -103,7 +89,7 @@ func (t *textReport) faults(kind string, faults []diagnose.Cause) {
 		t.mend(c.Remedies)
 		t.verified(c.Verify)
 		if t.opts.Verbose && len(c.Sources) > 0 {
-			t.heading(in1, t.sources)
+			t.heading(in1, t.Sources)
 			for _, s := range c.Sources {
 				t.line(in2, in2, s, t.dim)
 			}
@@ -133,16 +119,16 @@ func (t *textReport) fact(lead, rest string, f diagnose.Fact) {
 func (t *textReport) steps(c diagnose.Cause) {
 	if len(c.Chain) == 0 {
 		if len(c.Evidence) > 0 {
-			t.heading(in1, t.evidence)
+			t.heading(in1, t.Evidence)
 			for _, f := range c.Evidence {
 				t.fact(in2+"• ", in2+in1, f)
 			}
 		}
 		return
 	}
-	title := t.chain
+	title := t.Chain
 	if len(c.Chain) == 1 {
-		title = t.evidence
+		title = t.Evidence
 	}
 	t.heading(in1, title)
 	parents := make([]int, len(c.Chain))
@@ -165,7 +151,7 @@ func (t *textReport) step(c diagnose.Cause, i int, lead, rest string, seen map[i
 	s := c.Chain[i]
 	name := s.Title + " · " + s.Subject.String()
 	if seen[i] {
-		t.line(lead, rest, "("+t.other+" "+name+")", t.dim)
+		t.line(lead, rest, "("+t.Other+" "+name+")", t.dim)
 		return
 	}
 	seen[i] = true
@@ -183,7 +169,7 @@ func (t *textReport) step(c diagnose.Cause, i int, lead, rest string, seen map[i
 		name += fmt.Sprintf(" ×%d", s.Count)
 	}
 	if s.Since != nil {
-		name += fmt.Sprintf(" · %s %s (%s)", t.since, t.clock(*s.Since), t.age(*s.Since))
+		name += fmt.Sprintf(" · %s %s (%s)", t.Since, t.clock(*s.Since), t.age(*s.Since))
 	}
 	t.line(lead, guide, name, t.bold)
 	for _, f := range s.Evidence {
@@ -203,7 +189,7 @@ func (t *textReport) cohorts(indent string, cohorts []diagnose.Cohort, paths []d
 	if len(cohorts) == 0 {
 		return
 	}
-	t.heading(indent, t.common)
+	t.heading(indent, t.Common)
 	indent += in1
 	const bar = 12
 	for _, c := range cohorts {
@@ -218,13 +204,13 @@ func (t *textReport) cohorts(indent string, cohorts []diagnose.Cohort, paths []d
 			full := (g.Failing*bar + all - 1) / all
 			t.put(indent + in1 + pad(clean(g.Value), widest) + in1 +
 				t.bad.Render(strings.Repeat("█", full)) + t.dim.Render(strings.Repeat("░", bar-full)) +
-				fmt.Sprintf("  %d/%d %s", g.Failing, g.Failing+g.Healthy, t.failing))
+				fmt.Sprintf("  %d/%d %s", g.Failing, g.Failing+g.Healthy, t.Failing))
 		}
 	}
 	for _, p := range paths {
-		verb, style := t.reaches, t.good
+		verb, style := t.Reaches, t.good
 		if p.Blocked {
-			verb, style = t.blocked, t.bad
+			verb, style = t.Blocked, t.bad
 		}
 		t.line(indent, indent+in1, fmt.Sprintf("%s → %s: %s %s", p.From, p.To, p.What, verb), style)
 	}
@@ -234,11 +220,11 @@ func (t *textReport) openQuestions(open []diagnose.Open) {
 	if len(open) == 0 {
 		return
 	}
-	t.heading(in1, t.open)
+	t.heading(in1, t.Open)
 	for _, o := range open {
 		t.line(in2+"? ", in2+in1, o.Asked, t.plain)
 		if o.Lacks != "" {
-			t.line(in2+in1+t.dim.Render(t.lacks+" "), in2+in2, o.Lacks, t.plain)
+			t.line(in2+in1+t.dim.Render(t.Lacks+" "), in2+in2, o.Lacks, t.plain)
 		}
 		if o.Command != "" {
 			t.cmd(in2+in1, o.Command)
@@ -251,7 +237,7 @@ func (t *textReport) ruled(rivals []diagnose.Ruled) {
 	if len(rivals) == 0 {
 		return
 	}
-	t.heading(in1, t.ruledOut)
+	t.heading(in1, t.RuledOut)
 	for _, r := range rivals {
 		why := r.Why
 		if len(r.Evidence) > 0 {
@@ -263,7 +249,7 @@ func (t *textReport) ruled(rivals []diagnose.Ruled) {
 		}
 		t.line(in2+t.dim.Render("○ "), in2+in1, title+" — "+why, t.plain)
 		if t.opts.Verbose {
-			t.line(in2+in1, in2+in1, r.Why+" "+t.truths["no"], t.dim)
+			t.line(in2+in1, in2+in1, r.Why+" "+t.Truths["no"], t.dim)
 			for _, f := range r.Evidence {
 				if f.Command != "" {
 					t.cmd(in2+in1, f.Command)
@@ -277,23 +263,23 @@ func (t *textReport) mend(remedies []diagnose.Remedy) {
 	if len(remedies) == 0 {
 		return
 	}
-	t.heading(in1, t.remedies)
+	t.heading(in1, t.Remedies)
 	for i, r := range remedies {
 		lead := fmt.Sprintf("%s%d ", in2, i+1)
 		rest := in2 + in1
-		scope := t.scopes[r.Scope]
+		scope := t.Scopes[r.Scope]
 		if scope == "" {
 			scope = r.Scope
 		}
 		t.line(lead, rest, "["+scope+"] "+r.Do, t.plain)
 		if r.Caution != "" {
-			t.line(rest+t.warn.Render(t.caution+" "), rest+in1, r.Caution, t.warn)
+			t.line(rest+t.warn.Render(t.Caution+" "), rest+in1, r.Caution, t.warn)
 		}
 		for _, c := range r.Commands {
 			t.cmd(rest, c)
 		}
-		t.code(rest, t.terraform, r.Terraform)
-		t.code(rest, t.manifest, r.Manifest)
+		t.code(rest, t.Terraform, r.Terraform)
+		t.code(rest, t.Manifest, r.Manifest)
 	}
 }
 
@@ -308,12 +294,12 @@ func (t *textReport) verified(list []diagnose.Verify) {
 	if len(list) == 0 {
 		return
 	}
-	t.heading(in1, t.verify)
+	t.heading(in1, t.Verify)
 	for _, v := range list {
 		t.cmd(in2, v.Run)
-		t.line(in2+t.good.Render(t.expect+" "), in2+in1, v.Expect, t.plain)
+		t.line(in2+t.good.Render(t.Expect+" "), in2+in1, v.Expect, t.plain)
 		if v.Beware != "" {
-			t.line(in2+t.warn.Render(t.beware+" "), in2+in1, v.Beware, t.warn)
+			t.line(in2+t.warn.Render(t.Beware+" "), in2+in1, v.Beware, t.warn)
 		}
 	}
 }
@@ -326,14 +312,14 @@ func (t *textReport) unexplainedSymptoms() {
 			name += fmt.Sprintf(" ×%d", s.Count)
 		}
 		if s.Since != nil {
-			name += fmt.Sprintf(" · %s %s (%s)", t.since, t.clock(*s.Since), t.age(*s.Since))
+			name += fmt.Sprintf(" · %s %s (%s)", t.Since, t.clock(*s.Since), t.age(*s.Since))
 		}
-		t.line(t.warn.Bold(true).Render(t.unexplained)+in1, in2, name, t.bold)
+		t.line(t.warn.Bold(true).Render(t.Unexplained)+in1, in2, name, t.bold)
 		for _, f := range s.Evidence {
 			t.fact(in1+"• ", in2, f)
 		}
 		for _, f := range s.Lead {
-			t.fact(in1+t.dim.Render(t.lead+" "), in2, f)
+			t.fact(in1+t.dim.Render(t.Lead+" "), in2, f)
 		}
 		t.cohorts(in1, s.Cohorts, nil)
 	}
@@ -343,7 +329,7 @@ func (t *textReport) moments() {
 	if len(t.d.Timeline) == 0 {
 		return
 	}
-	t.heading("", t.timeline)
+	t.heading("", t.Timeline)
 	layout := "15:04:05"
 	if first, last := t.d.Timeline[0].At, t.d.Timeline[len(t.d.Timeline)-1].At; first.UTC().YearDay() != last.UTC().YearDay() || first.Year() != last.Year() {
 		layout = "01-02 15:04:05"
@@ -364,9 +350,9 @@ func (t *textReport) moments() {
 func (t *textReport) notSeen() {
 	if len(t.d.Gaps) > 0 {
 		t.blank()
-		t.put(t.warn.Bold(true).Render(t.gaps))
+		t.put(t.warn.Bold(true).Render(t.Gaps))
 		for _, g := range t.d.Gaps {
-			reason := t.reasons[g.Reason]
+			reason := t.Reasons[g.Reason]
 			if reason == "" {
 				reason = g.Reason
 			}
@@ -379,7 +365,7 @@ func (t *textReport) notSeen() {
 			}
 			t.line(in1+"? ", in2, s, t.plain)
 			if t.opts.Verbose && len(g.Settles) > 0 {
-				t.line(in2+t.dim.Render(t.settles+" "), in2+in1, strings.Join(g.Settles, ", "), t.dim)
+				t.line(in2+t.dim.Render(t.Settles+" "), in2+in1, strings.Join(g.Settles, ", "), t.dim)
 			}
 		}
 	}
@@ -388,14 +374,14 @@ func (t *textReport) notSeen() {
 		next = next[:1]
 	}
 	if len(next) > 0 {
-		t.heading("", t.next)
+		t.heading("", t.Next)
 	}
 	for _, n := range next {
 		what := n.Grant
 		if what == "" {
 			what = n.Document
 		}
-		what += fmt.Sprintf(" — %s %d", t.settles, n.Settles)
+		what += fmt.Sprintf(" — %s %d", t.Settles, n.Settles)
 		if len(n.Between) > 0 {
 			what += ": " + strings.Join(n.Between, " / ")
 		}
@@ -410,7 +396,7 @@ func (t *textReport) considered() {
 	if len(t.d.Considered) == 0 {
 		return
 	}
-	t.heading("", t.questions)
+	t.heading("", t.Questions)
 	for _, c := range t.d.Considered {
 		t.line(in1+t.truth(c.Truth)+" ", in2, c.Rule+" · "+c.Subject.String(), t.bold)
 		for _, a := range c.Asked {
@@ -419,7 +405,7 @@ func (t *textReport) considered() {
 				t.fact(in2+in1+"• ", in2+in2, f)
 			}
 			if a.Lacks != "" {
-				t.line(in2+in1+t.dim.Render(t.lacks+" "), in2+in2, a.Lacks, t.plain)
+				t.line(in2+in1+t.dim.Render(t.Lacks+" "), in2+in2, a.Lacks, t.plain)
 			}
 		}
 	}
@@ -435,25 +421,5 @@ func (t *textReport) truth(truth diagnose.Truth) string {
 	return t.warn.Render("?")
 }
 
-// clock is a time of day, with its date where that isn't the diagnosis's own.
-func (t *textReport) clock(at time.Time) string {
-	if at.UTC().Format(time.DateOnly) == t.d.At.UTC().Format(time.DateOnly) {
-		return at.UTC().Format("15:04:05")
-	}
-	return at.UTC().Format("2006-01-02 15:04:05")
-}
-
 // age is how long before the diagnosis something was.
-func (t *textReport) age(at time.Time) string { return age(t.d.At.Sub(at)) + " " + t.ago }
-
-func age(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
+func (t *textReport) age(at time.Time) string { return age(t.d.At.Sub(at)) + " " + t.Ago }
