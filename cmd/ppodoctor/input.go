@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pposiraegi/ppodoctor/knowledge"
+	"github.com/pposiraegi/ppodoctor/probes"
+	"github.com/pposiraegi/ppodoctor/testdata"
+)
+
+// input is where a walk's facts and knowledge come from.
+type input struct {
+	snapshot  string
+	demo      bool
+	knowledge string
+}
+
+func (in *input) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&in.snapshot, "snapshot", "", "read a cluster captured in files: a folder, .tar.gz, .tgz, .tar or .zip")
+	cmd.Flags().BoolVar(&in.demo, "demo", false, "read the incident that comes with the program")
+	cmd.Flags().StringVar(&in.knowledge, "knowledge", "", "a folder that overlays the built-in knowledge (rules/*.yaml …)")
+	cmd.MarkFlagsMutuallyExclusive("snapshot", "demo")
+}
+
+func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, error) {
+	var overlays []fs.FS
+	if in.knowledge != "" {
+		if _, err := os.Stat(in.knowledge); err != nil {
+			return nil, nil, fmt.Errorf("reading knowledge: %w", err)
+		}
+		overlays = append(overlays, os.DirFS(in.knowledge))
+	}
+	k, err := knowledge.Load(overlays...)
+	if err != nil {
+		return nil, nil, err
+	}
+	src, err := in.source(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	return probes.NewFacts(src), k, nil
+}
+
+func (in *input) source(*cobra.Command) (probes.Source, error) {
+	switch {
+	case in.demo:
+		return probes.NewSnapshot(testdata.Demo())
+	case in.snapshot != "":
+		return probes.OpenSnapshot(in.snapshot)
+	}
+	return nil, errors.New("nothing to read: give --snapshot PATH or --demo")
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pposiraegi/ppodoctor/diagnose"
+)
+
+func newScan() *cobra.Command {
+	in, out := &input{}, &output{}
+	cmd := &cobra.Command{
+		Use:   "scan",
+		Short: "Diagnose everything that is wrong",
+		Example: `  ppodoctor scan --demo
+  ppodoctor scan --snapshot ./incident
+  ppodoctor scan --snapshot incident.tar.gz -o json`,
+		Long: `Diagnose everything that is wrong in a cluster.
+
+Exit codes, the same in every format:
+  0  nothing wrong, and all that was asked could be seen
+  1  something is wrong
+  2  could not run
+  3  nothing found wrong, but not all could be seen`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			facts, k, err := in.open(cmd)
+			if err != nil {
+				return err
+			}
+			d := diagnose.Walk(cmd.Context(), facts, k, diagnose.Options{Verbose: out.verbose})
+			return out.write(cmd, d)
+		},
+	}
+	in.flags(cmd)
+	out.flags(cmd)
+	return cmd
+}
