@@ -1,5 +1,5 @@
 # The two commands of a newcomer: make demo, make test.
-.PHONY: demo test build lint
+.PHONY: demo test build lint fuzz
 
 build:
 	go build -o bin/ppodoctor ./cmd/ppodoctor
@@ -15,3 +15,12 @@ lint:
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofumpt-ed: $$unformatted"; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
+
+# Each fuzzer for a few seconds: what it finds is kept as a seed.
+FUZZTIME ?= 5s
+fuzz:
+	@for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg >/tmp/ppodoctor-fuzz.log 2>&1 || { cat /tmp/ppodoctor-fuzz.log; exit 1; }; \
+		done; \
+	done

@@ -274,8 +274,10 @@ func (w *walk) gaps() []Gap {
 	}
 	for _, f := range w.findings {
 		for _, a := range f.Answers {
-			if a.Truth == Unknown && a.Gap != nil && f.Truth == Unknown {
-				add(a.Gap, f.Rule.ID)
+			for _, g := range a.Gaps {
+				if f.Truth == Unknown {
+					add(g, f.Rule.ID)
+				}
 			}
 		}
 	}
@@ -293,18 +295,17 @@ func (w *walk) next(open []*Finding) []Next {
 	list := []*Next{}
 	for _, f := range open {
 		for _, a := range f.Answers {
-			if a.Truth != Unknown || a.Gap == nil {
-				continue
-			}
-			n := byPath[a.Gap.Document.Path]
-			if n == nil {
-				n = &Next{Document: a.Gap.Document.Path, Grant: a.Gap.Grant, Command: a.Gap.Document.Command()}
-				byPath[n.Document] = n
-				list = append(list, n)
-			}
-			n.Settles++
-			if t := w.title(f); !slices.Contains(n.Between, t) {
-				n.Between = append(n.Between, t)
+			for _, g := range a.Gaps {
+				n := byPath[g.Document.Path]
+				if n == nil {
+					n = &Next{Document: g.Document.Path, Grant: g.Grant, Command: g.Document.Command()}
+					byPath[n.Document] = n
+					list = append(list, n)
+				}
+				n.Settles++
+				if t := w.title(f); !slices.Contains(n.Between, t) {
+					n.Between = append(n.Between, t)
+				}
 			}
 		}
 	}
@@ -325,8 +326,8 @@ func (w *walk) openQuestions(f *Finding) []Open {
 			continue
 		}
 		o := Open{Asked: a.Asked}
-		if a.Gap != nil {
-			o.Lacks, o.Command = a.Gap.Document.Path, a.Gap.Document.Command()
+		if len(a.Gaps) > 0 {
+			o.Lacks, o.Command = a.Gaps[0].Document.Path, a.Gaps[0].Document.Command()
 		}
 		list = append(list, o)
 	}
@@ -339,8 +340,8 @@ func (w *walk) considered() []Considered {
 		c := Considered{Rule: f.Rule.ID, Title: w.title(f), Subject: f.Subject(), Truth: f.Truth}
 		for _, a := range f.Answers {
 			q := Asked{Question: a.Asked, Truth: a.Truth, Evidence: factsOf(a.Evidence)}
-			if a.Gap != nil {
-				q.Lacks = a.Gap.Document.Path
+			if len(a.Gaps) > 0 {
+				q.Lacks = a.Gaps[0].Document.Path
 			}
 			c.Asked = append(c.Asked, q)
 		}
