@@ -14,7 +14,8 @@ import (
 )
 
 // An ObjectReader is a document whose objects arrive decoded, for instance
-// from protobuf pages. Next returns io.EOF after the last.
+// from protobuf pages. Next returns io.EOF after the last, and a *Gap if the
+// rest can't be had.
 type ObjectReader interface {
 	io.ReadCloser
 	Next() (any, error)
@@ -59,11 +60,16 @@ func decodeNext[T any](r io.Reader) func() (*T, error) {
 			if err != nil {
 				return nil, err
 			}
-			item, ok := object.(*T)
-			if !ok {
-				return nil, fmt.Errorf("got a %T where a %T was asked for", object, item)
+			if item, ok := object.(*T); ok {
+				return item, nil
 			}
-			return item, nil
+			// The source has another type for this kind than the probe.
+			data, err := json.Marshal(object)
+			if err != nil {
+				return nil, err
+			}
+			item := new(T)
+			return item, json.Unmarshal(data, item)
 		}
 	}
 	decoder := json.NewDecoder(r)
