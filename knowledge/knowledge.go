@@ -17,12 +17,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed rules/*.yaml
+//go:embed rules/*.yaml signatures.yaml
 var embedded embed.FS
 
 // Knowledge is everything that was loaded.
 type Knowledge struct {
-	Rules map[string]*Entry // by rule ID
+	Rules      map[string]*Entry // by rule ID
+	Signatures *Signatures       // of log entries
 }
 
 // An Entry is the texts of one rule. Texts may hold {placeholders}, filled
@@ -69,6 +70,10 @@ func Load(overlays ...fs.FS) (*Knowledge, error) {
 		if err := k.add(fsys); err != nil {
 			return nil, err
 		}
+	}
+	var err error
+	if k.Signatures, err = readSignatures(append([]fs.FS{embedded}, overlays...)...); err != nil {
+		return nil, err
 	}
 	return k, nil
 }

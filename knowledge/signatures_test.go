@@ -1,0 +1,55 @@
+package knowledge
+
+import "testing"
+
+func TestSignatures(t *testing.T) {
+	s, err := readSignatures(embedded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.ranked) < 150 {
+		t.Errorf("%d signatures, want at least 150", len(s.ranked))
+	}
+	used := map[string]bool{}
+	for _, sig := range s.ranked {
+		used[sig.Meaning] = true
+	}
+	for m := range s.Meanings {
+		if !used[m] {
+			t.Errorf("meaning %s has no signature", m)
+		}
+	}
+}
+
+func BenchmarkReadSignatures(b *testing.B) {
+	for b.Loop() {
+		if _, err := readSignatures(embedded); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Ten megabytes of entries of which a tenth are failures.
+func BenchmarkMatch(b *testing.B) {
+	s, err := readSignatures(embedded)
+	if err != nil {
+		b.Fatal(err)
+	}
+	lines := []string{
+		`2026-05-12T03:11:04.512Z INFO  worker.consumer - processed batch size=27 took=200ms topic=orders partition=3`,
+		`dial tcp: lookup redis-master-0.redis-headless.redis.svc.cluster.local on 10.100.0.10:53: read udp 10.0.3.21:40712->10.100.0.10:53: i/o timeout`,
+	}
+	var size int64
+	for b.Loop() {
+		size = 0
+		for i := 0; size < 10<<20; i++ {
+			line := lines[0]
+			if i%10 == 0 {
+				line = lines[1]
+			}
+			s.Match(line)
+			size += int64(len(line))
+		}
+	}
+	b.SetBytes(size)
+}
