@@ -17,13 +17,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed rules/*.yaml signatures.yaml
+//go:embed rules/*.yaml signatures.yaml permissions.yaml
 var embedded embed.FS
 
 // Knowledge is everything that was loaded.
 type Knowledge struct {
-	Rules      map[string]*Entry // by rule ID
-	Signatures *Signatures       // of log entries
+	Rules       map[string]*Entry // by rule ID
+	Signatures  *Signatures       // of log entries
+	Permissions []*Component      // what components ask of AWS, in the order of the file
 }
 
 // An Entry is the texts of one rule. Texts may hold {placeholders}, filled
@@ -79,6 +80,9 @@ func Load(overlays ...fs.FS) (*Knowledge, error) {
 }
 
 func (k *Knowledge) add(fsys fs.FS) error {
+	if err := k.addPermissions(fsys); err != nil {
+		return err
+	}
 	files, err := fs.Glob(fsys, "rules/*.yaml")
 	if err != nil {
 		return fmt.Errorf("looking for knowledge: %w", err)
