@@ -80,22 +80,23 @@ func (e Endpoint) String() string {
 
 // An end is an Endpoint resolved to what filters its traffic.
 type end struct {
-	is       Endpoint
-	pod      *corev1.Pod // nil where it is not a pod, or a hostNetwork one
-	node     string      // the name of the node it is on
-	host     bool        // it is the node's own network
-	iface    *Interface
-	err      error // why iface isn't known, where it should be
-	peer     Peer
-	subnets  []string // where it is: one, or several that are possible
-	vpc      string
-	outside  bool // nothing of ours filters on its side
-	bare     bool // security groups and ACLs do not apply to traffic with it
-	port     int  // where it differs from the port asked for
-	hops     []Hop
-	gateway  string // it is reached only through this gateway endpoint
-	docs     []Document
-	fromSNAT *Interface // where its traffic leaves the VPC, if not by iface
+	is      Endpoint
+	pod     *corev1.Pod // nil where it is not a pod, or a hostNetwork one
+	node    string      // the name of the node it is on
+	host    bool        // it is the node's own network
+	iface   *Interface
+	err     error // why iface isn't known, where it should be
+	peer    Peer
+	subnets []string // where it is: one, or several that are possible
+	vpc     string
+	outside bool // nothing of ours filters on its side
+	bare    bool // security groups and ACLs do not apply to traffic with it
+	port    int  // where it differs from the port asked for
+	hops    []Hop
+	gateway string // it is reached only through this gateway endpoint
+	docs    []Document
+	snat    *Interface // where its traffic leaves the VPC, if not by iface
+	snatErr error      // why that isn't known
 }
 
 func single(ips ...netip.Addr) []netip.Prefix {
@@ -180,8 +181,8 @@ func (w *World) podEnd(p *corev1.Pod) end {
 	}
 	e.on(w.podInterface(p))
 	if e.pod != nil && branchInterface(p) == "" {
-		if primary, err := w.NodeInterface(p.Spec.NodeName); err == nil {
-			e.fromSNAT = primary
+		if e.snat, e.snatErr = e.iface, nil; e.iface == nil || !e.iface.Primary {
+			e.snat, e.snatErr = w.NodeInterface(p.Spec.NodeName)
 		}
 	}
 	return e

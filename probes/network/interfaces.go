@@ -115,6 +115,7 @@ type index struct {
 	byID       map[string]*Interface
 	byInstance map[string][]*Interface
 	byAddress  map[netip.Addr][]*Interface
+	instances  map[string]bool // of which all interfaces are known
 	groups     map[string]*group
 	acls       map[string]*ec2.NetworkAcl // by subnet
 	subnets    map[string]*ec2.Subnet
@@ -145,7 +146,9 @@ func (w *World) buildIndex() {
 	for _, n := range w.Interfaces.All {
 		add(fromNetworkInterface(n, w.Interfaces.doc(str(n.NetworkInterfaceId))))
 	}
+	x.instances = map[string]bool{}
 	for _, i := range w.Instances.All {
+		x.instances[str(i.InstanceId)] = true
 		for _, n := range i.NetworkInterfaces {
 			add(fromInstance(i, n, w.Instances.doc(str(i.InstanceId))))
 		}
@@ -176,6 +179,7 @@ func (w *World) buildIndex() {
 	}
 	x.prefixes = map[string][]netip.Prefix{}
 	for _, l := range w.PrefixLists.All {
+		x.prefixes[l.ID] = nil
 		for _, c := range l.CIDRs {
 			if p, err := netip.ParsePrefix(c); err == nil {
 				x.prefixes[l.ID] = append(x.prefixes[l.ID], p.Masked())
@@ -335,9 +339,10 @@ func (w *World) podInterface(p *corev1.Pod) (*Interface, error) {
 	}
 	// The interfaces may have been read before the pod got its address. All
 	// that the VPC CNI makes for a node carry the groups of the primary one,
-	// save with custom networking or with another CNI.
+	// save with custom networking or with another CNI: so where all of the
+	// instance's are known and agree, the pod's agrees with them.
 	node := x.byInstance[instance]
-	if len(node) > 0 && slices.ContainsFunc(x.vpcBlocks[node[0].VPC], func(b netip.Prefix) bool { return b.Contains(ips[0]) }) {
+	if len(node) > 0 && x.instances[instance] && slices.ContainsFunc(x.vpcBlocks[node[0].VPC], func(b netip.Prefix) bool { return b.Contains(ips[0]) }) {
 		same := func(e *Interface) bool { return slices.Equal(e.Groups, node[0].Groups) && e.Subnet == node[0].Subnet }
 		if !slices.ContainsFunc(node, func(e *Interface) bool { return !same(e) }) {
 			return node[0], nil

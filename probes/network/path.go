@@ -59,19 +59,45 @@ func (w *World) hops(from, to *end, proto Protocol, port int) []Hop {
 		return append(hops, Hop{Layer: SecurityGroups, Code: NotFiltered, Truth: Yes,
 			Says: "link-local services and the VPC's resolver are not filtered by security groups and network ACLs"})
 	}
-	if h, ok := w.sameHost(from, to); ok {
-		if h.Truth == Unknown { // it doesn't matter where the groups admit it anyway
-			out, in := w.groupHop(Egress, from, to, proto, port), w.groupHop(Ingress, to, from, proto, port)
-			if out.Truth == Yes && in.Truth == Yes {
-				return append(hops, out, in)
-			}
-		}
+	switch w.sameHost(from, to) {
+	case Yes:
+		h := Hop{Layer: SecurityGroups, Code: SameHost, Truth: Yes, Documents: append(slices.Clone(from.docs), to.docs...)}
+		h.Says = "both ends are on one instance, where security groups and network ACLs do not filter"
 		return append(hops, h)
+	case No:
+		return append(hops, w.filters(from, to, proto, port)...)
 	}
+	// Where the filters let it pass it doesn't matter whether they are asked.
+	filters := w.filters(from, to, proto, port)
+	for i, h := range filters {
+		if h.Truth == No {
+			filters[i].Truth, filters[i].Code, filters[i].Err = Unknown, NotKnown, unplaced(from, to)
+			filters[i].Says += "; but it isn't known whether the two ends share an instance, inside which nothing is filtered"
+		}
+	}
+	return append(hops, filters...)
+}
+
+// unplaced is why it isn't known whether two ends share an instance.
+func unplaced(from, to *end) error {
+	for _, e := range []*end{from, to} {
+		if e.err != nil {
+			return e.err
+		}
+	}
+	if len(from.subnets) != 1 || len(to.subnets) != 1 {
+		return errSomeAddresses
+	}
+	return fmt.Errorf("the enforcing mode of Security Groups for Pods (POD_SECURITY_GROUP_ENFORCING_MODE on aws-node) isn't known")
+}
+
+// filters are the decisions of what the VPC filters by.
+func (w *World) filters(from, to *end, proto Protocol, port int) []Hop {
+	var hops []Hop
 	if !from.outside {
 		hops = append(hops, w.groupHop(Egress, from, to, proto, port))
-		if snat := from.fromSNAT; to.outside && snat != nil && from.iface != nil && !slices.Equal(snat.Groups, from.iface.Groups) {
-			hops[len(hops)-1] = w.snatHop(hops[len(hops)-1], from, to, proto, port)
+		if to.outside && (from.snat != nil || from.snatErr != nil) {
+			hops[0] = w.snatHop(hops[0], from, to, proto, port)
 		}
 	}
 	if !to.outside {
@@ -79,17 +105,14 @@ func (w *World) hops(from, to *end, proto Protocol, port int) []Hop {
 	}
 	hops = append(hops, w.aclHops(from, to, proto, port)...)
 	if to.outside && !from.outside {
-		exit := from.iface
-		if from.fromSNAT != nil {
-			exit = from.fromSNAT
+		subnet, vpc, err := "", from.vpc, from.snatErr
+		if len(from.subnets) == 1 {
+			subnet = from.subnets[0]
 		}
-		subnet, vpc := "", from.vpc
-		if exit != nil {
-			subnet, vpc = exit.Subnet, exit.VPC
+		if from.snat != nil {
+			subnet, vpc = from.snat.Subnet, from.snat.VPC
 		}
-		if subnet != "" || len(from.subnets) < 2 {
-			hops = append(hops, w.routeHop(subnet, vpc, to))
-		}
+		hops = append(hops, w.routeHop(subnet, vpc, err, to))
 	}
 	return hops
 }
@@ -113,35 +136,55 @@ func sameFamily(a, b []netip.Prefix) (x, y []netip.Prefix) {
 	return slices.DeleteFunc(slices.Clone(a), other), slices.DeleteFunc(slices.Clone(b), other)
 }
 
-// sameHost is traffic that never leaves an instance, which no group and no ACL
-// filters. A branch interface is the exception: in strict mode its traffic
+// sameHost says whether traffic stays on an instance, where no group and no ACL
+// filters it. A branch interface is the exception: in strict mode its traffic
 // goes through the VPC even to its own node.
-func (w *World) sameHost(from, to *end) (Hop, bool) {
-	h := Hop{Layer: SecurityGroups, Code: SameHost, Truth: Yes}
-	same := from.node != "" && from.node == to.node ||
-		from.iface != nil && to.iface != nil && from.iface.Instance != "" && from.iface.Instance == to.iface.Instance
-	if !same {
-		return h, false
+func (w *World) sameHost(from, to *end) Truth {
+	if from.pod != nil && from.pod == to.pod {
+		return Yes
 	}
-	h.Says = "both ends are on one instance, where security groups and network ACLs do not filter"
-	h.Documents = append(slices.Clone(from.docs), to.docs...)
-	samePod := from.pod != nil && from.pod == to.pod
-	if samePod || !branched(from) && !branched(to) {
-		return h, true
+	same := shared(from, to)
+	if same == No || !branched(from) && !branched(to) {
+		return same
 	}
 	switch w.PodENIStandard {
 	case Yes:
-		return h, true
+		return same
 	case No:
-		return h, false
+		if same == Yes || from.iface != nil && to.iface != nil && from.iface.ID != to.iface.ID {
+			return No
+		} // else it may be one pod that talks to itself
 	}
-	h.Truth, h.Code = Unknown, NotKnown
-	h.Says = "it isn't known whether Security Groups for Pods filter traffic inside a node (POD_SECURITY_GROUP_ENFORCING_MODE)"
-	h.Err = fmt.Errorf("the enforcing mode of Security Groups for Pods isn't known")
-	return h, true
+	return Unknown
 }
 
-func branched(e *end) bool { return e.pod != nil && e.iface != nil && e.iface.Branch }
+func shared(from, to *end) Truth {
+	switch {
+	case from.node != "" && to.node != "":
+		return truthOf(from.node == to.node)
+	case elsewhere(from) || elsewhere(to):
+		return No
+	case from.iface != nil && to.iface != nil && !from.iface.Branch && !to.iface.Branch:
+		return truthOf(from.iface.Instance == to.iface.Instance)
+	}
+	return Unknown
+}
+
+// elsewhere says whether an end is known not to be on one of the instances.
+func elsewhere(e *end) bool {
+	return e.outside || e.node == "" && e.iface != nil && e.iface.Instance == "" && !e.iface.Branch
+}
+
+func truthOf(b bool) Truth {
+	if b {
+		return Yes
+	}
+	return No
+}
+
+func branched(e *end) bool {
+	return e.pod != nil && branchInterface(e.pod) != "" || e.iface != nil && e.iface.Branch
+}
 
 // groupHop says whether the groups of an end let the traffic pass.
 func (w *World) groupHop(d Direction, of, peer *end, proto Protocol, port int) Hop {
@@ -167,7 +210,15 @@ func (w *World) groupHop(d Direction, of, peer *end, proto Protocol, port int) H
 // snatHop decides for a pod whose traffic out of the VPC may be rewritten to
 // the node's primary interface, which carries other groups than the pod's.
 func (w *World) snatHop(own Hop, from, to *end, proto Protocol, port int) Hop {
-	node := w.Admits(Egress, from.fromSNAT.Groups, to.peer, proto, port)
+	if own.Truth == Unknown || from.iface == nil || from.snat != nil && slices.Equal(from.snat.Groups, from.iface.Groups) {
+		return own
+	}
+	if from.snat == nil {
+		own.Truth, own.Code, own.Err = Unknown, NotKnown, from.snatErr
+		own.Says += "; but the node's primary interface, by which traffic leaves the VPC, isn't known"
+		return own
+	}
+	node := w.Admits(Egress, from.snat.Groups, to.peer, proto, port)
 	if node.Truth == own.Truth {
 		return own
 	}
@@ -189,11 +240,20 @@ func (w *World) aclHops(from, to *end, proto Protocol, port int) []Hop {
 	}
 	there := [2]int{port, port}
 	asked, reply := fmt.Sprintf("%s %d", proto, port), fmt.Sprintf("replies (%s %s)", proto, portRange(ephemeral[0], ephemeral[1]))
+	// The subnets of both ends may be the same one, for what is known.
+	maybeSame := !from.outside && !to.outside && (len(from.subnets) == 0 || len(to.subnets) == 0 ||
+		slices.ContainsFunc(from.subnets, func(s string) bool { return slices.Contains(to.subnets, s) }))
 	var hops []Hop
 	add := func(of *end, d Direction, peer *end, ports [2]int, what string) {
-		if !of.outside {
-			hops = append(hops, w.aclOf(of, d, peer.peer.Within, proto, ports, what))
+		if of.outside {
+			return
 		}
+		h := w.aclOf(of, d, peer.peer.Within, proto, ports, what)
+		if h.Truth == No && maybeSame {
+			h.Truth, h.Code, h.Err = Unknown, NotKnown, unplaced(from, to)
+			h.Says += "; but it isn't known whether the two ends share a subnet, inside which ACLs do not filter"
+		}
+		hops = append(hops, h)
 	}
 	add(from, Egress, to, there, asked)
 	add(to, Ingress, from, there, asked)

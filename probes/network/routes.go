@@ -28,12 +28,15 @@ func (w *World) tableOf(subnet, vpc string) *ec2.RouteTable {
 // routeHop says whether the source's subnet has a route out of the VPC to the
 // destination. What becomes of the packet at the other end of the route (a NAT
 // gateway, a peering, a transit gateway) is not looked at.
-func (w *World) routeHop(subnet, vpc string, to *end) Hop {
+func (w *World) routeHop(subnet, vpc string, subnetErr error, to *end) Hop {
 	h := Hop{Layer: Routes, Kind: "RouteTable"}
 	t := w.tableOf(subnet, vpc)
-	if t == nil {
+	if t == nil || subnet == "" || subnetErr != nil {
 		h.Truth, h.Code, h.Says = Unknown, NotKnown, "the route table of the subnet isn't known"
-		h.Err = absent(w, w.RouteTables, "the route table of subnet", subnet)
+		h.Err = subnetErr
+		if subnetErr == nil {
+			h.Err = absent(w, w.RouteTables, "the route table of subnet", subnet)
+		}
 		return h
 	}
 	id := str(t.RouteTableId)
