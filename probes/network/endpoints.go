@@ -86,6 +86,7 @@ type end struct {
 	host    bool        // it is the node's own network
 	iface   *Interface
 	err     error // why iface isn't known, where it should be
+	podErr  error // it may be a pod, and this is why that is not known
 	peer    Peer
 	subnets []string // where it is: one, or several that are possible
 	vpc     string
@@ -139,7 +140,7 @@ func (w *World) resolve(p Endpoint, proto Protocol, port int, source *end) ([]en
 		pod := w.ix().pods[p.Namespace+"/"+p.Name]
 		if pod == nil {
 			err := absent(w, w.Pods, "pod", p.Namespace+"/"+p.Name)
-			return []end{{is: p, err: err, peer: Peer{GroupsErr: err}}}, nil
+			return []end{{is: p, err: err, podErr: err, peer: Peer{GroupsErr: err}}}, nil
 		}
 		return []end{w.podEnd(pod)}, nil
 	case "Node":
@@ -303,6 +304,9 @@ func (w *World) addressEnds(p Endpoint, proto Protocol, port int, source *end) (
 		return []end{e}, nil
 	}
 	x := w.ix()
+	if w.Pods.Err != nil && w.inVPC(p.Block) != No {
+		e.podErr = fmt.Errorf("whether %s is a pod's address: %w", p.Name, w.Pods.Err)
+	}
 	if one {
 		if pod := x.podsAt[ip]; pod != nil {
 			return []end{w.podEnd(pod)}, nil

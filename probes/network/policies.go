@@ -22,8 +22,12 @@ import (
 // pod can't be cut off from itself and from its own node.
 func (w *World) policyHop(d Direction, of, peer *end, proto Protocol, port int) (Hop, bool) {
 	h := Hop{Layer: NetworkPolicies, Kind: "NetworkPolicy"}
-	if of.pod == nil {
+	if of.pod == nil && (of.podErr == nil || w.enforced() == No || w.Policies.Err == nil && len(w.Policies.All) == 0) {
 		return h, false
+	}
+	if of.pod == nil {
+		h.Truth, h.Code, h.Err, h.Says = Unknown, NotKnown, of.podErr, fmt.Sprintf("it isn't known whether NetworkPolicies select %s", of.is)
+		return h, true
 	}
 	who := "pod " + of.pod.Namespace + "/" + of.pod.Name
 	if w.Policies.Err != nil {
@@ -205,8 +209,8 @@ func (w *World) policyPeer(np *networkingv1.NetworkPolicy, p networkingv1.Networ
 	if p.IPBlock != nil {
 		return ipBlock(p.IPBlock, peer)
 	}
-	if peer.err != nil && peer.pod == nil && !peer.host && peer.is.Kind == "Pod" {
-		return Unknown, peer.err
+	if peer.pod == nil && peer.podErr != nil {
+		return Unknown, peer.podErr
 	}
 	if peer.pod == nil || p.NamespaceSelector == nil && p.PodSelector == nil {
 		return No, nil
