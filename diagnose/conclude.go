@@ -52,7 +52,7 @@ func (w *walk) conclude(ctx context.Context) *Diagnosis {
 		d.Considered = w.considered()
 	}
 	d.Stats = Stats{Rules: len(w.judged), Questions: w.asked, Facts: w.facts.Gathered()}
-	if w.opts.Focus != nil {
+	if w.opts.Focus != nil || w.opts.Namespace != "" || w.opts.Selector != nil {
 		w.focus(d)
 	}
 	d.Verdict = verdict(d)

@@ -7,6 +7,8 @@ import (
 	"context"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/pposiraegi/ppodoctor/knowledge"
 	"github.com/pposiraegi/ppodoctor/probes"
 )
@@ -17,6 +19,10 @@ type Options struct {
 	Rules []*Rule
 	// Focus is the object that is asked about; nil means everything.
 	Focus *Ref
+	// Namespace and Selector keep only what is wrong in that namespace, and
+	// with the pods that have those labels; empty and nil keep all.
+	Namespace string
+	Selector  labels.Selector
 	// Verbose keeps every rule that was considered, with its answers.
 	Verbose bool
 }

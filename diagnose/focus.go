@@ -3,16 +3,17 @@ package diagnose
 import (
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// focus keeps what touches the object that was asked about; other symptoms
-// stay only as company that shares a cause.
+// focus keeps what touches what was asked about: an object, a namespace, the
+// pods that a selector matches. Other symptoms stay only as company that
+// shares a cause.
 func (w *walk) focus(d *Diagnosis) {
-	about := w.aliases(*w.opts.Focus)
-	touches := func(refs ...Ref) bool {
-		return slices.ContainsFunc(refs, func(r Ref) bool { return slices.Contains(about, r) })
-	}
+	asked := w.askedAbout()
+	touches := func(refs ...Ref) bool { return slices.ContainsFunc(refs, asked) }
 	causeTouches := func(c Cause) bool {
 		if touches(c.Subjects...) || touches(c.Effects...) {
 			return true
@@ -40,11 +41,38 @@ func (w *walk) focus(d *Diagnosis) {
 	}
 	var considered []Considered
 	for i, f := range w.findings {
-		if kept[f] {
+		if kept[f] && len(d.Considered) > 0 {
 			considered = append(considered, d.Considered[i])
 		}
 	}
 	d.Considered = considered
+}
+
+// askedAbout tells whether something was asked about.
+func (w *walk) askedAbout() func(Ref) bool {
+	about := map[Ref]bool{}
+	switch {
+	case w.opts.Focus != nil:
+		for _, r := range w.aliases(*w.opts.Focus) {
+			about[r] = true
+		}
+	case w.opts.Selector != nil:
+		pods, err := probes.Pods.Of(w.facts)
+		index, indexErr := probes.Workloads.Of(w.facts)
+		if err != nil || indexErr != nil {
+			break
+		}
+		for _, p := range pods.All() {
+			if w.opts.Selector.Matches(labels.Set(p.Labels)) && (w.opts.Namespace == "" || p.Namespace == w.opts.Namespace) {
+				about[podRef(p)], about[index.Of(p)] = true, true
+			}
+		}
+	default:
+		return func(r Ref) bool {
+			return r.Namespace == w.opts.Namespace || r.Kind == "Namespace" && r.Name == w.opts.Namespace
+		}
+	}
+	return func(r Ref) bool { return about[r] }
 }
 
 // aliases are the names under which the object may appear: a pod's workload,

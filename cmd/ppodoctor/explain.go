@@ -11,7 +11,6 @@ import (
 
 func newExplain() *cobra.Command {
 	in, out := &input{}, &output{}
-	var namespace string
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME",
 		Short: "Diagnose one object",
@@ -24,7 +23,7 @@ looked for in all of them.`,
   ppodoctor explain kafka/pod/kafka-0 --snapshot incident.tar.gz`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, name, err := splitObject(args[0], &namespace)
+			kind, name, err := splitObject(args[0], in.kube.Namespace)
 			if err != nil {
 				return err
 			}
@@ -32,7 +31,7 @@ looked for in all of them.`,
 			if err != nil {
 				return err
 			}
-			ref, err := diagnose.Find(cmd.Context(), facts, kind, namespace, name)
+			ref, err := diagnose.Find(cmd.Context(), facts, kind, in.namespace(), name)
 			if err != nil {
 				return err
 			}
@@ -42,7 +41,10 @@ looked for in all of them.`,
 	}
 	in.flags(cmd)
 	out.flags(cmd)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "the object's namespace")
+	cmd.Flags().Lookup("namespace").Usage = "the object's namespace"
+	for _, name := range []string{"all-namespaces", "selector"} {
+		cmd.Flags().Lookup(name).Hidden = true
+	}
 	return cmd
 }
 

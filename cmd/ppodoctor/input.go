@@ -1,20 +1,23 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pposiraegi/ppodoctor/diagnose"
 	"github.com/pposiraegi/ppodoctor/knowledge"
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/testdata"
 )
 
-// input is where a walk's facts and knowledge come from.
+// input is where a walk's facts and knowledge come from: a running cluster,
+// unless a capture is named.
 type input struct {
+	cluster
 	snapshot  string
 	demo      bool
 	knowledge string
@@ -24,7 +27,9 @@ func (in *input) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&in.snapshot, "snapshot", "", "read a cluster captured in files: a folder, .tar.gz, .tgz, .tar or .zip")
 	cmd.Flags().BoolVar(&in.demo, "demo", false, "read the incident that comes with the program")
 	cmd.Flags().StringVar(&in.knowledge, "knowledge", "", "a folder that overlays the built-in knowledge (rules/*.yaml …)")
-	cmd.MarkFlagsMutuallyExclusive("snapshot", "demo")
+	in.cluster.flags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("snapshot", "demo", "context")
+	cmd.MarkFlagsMutuallyExclusive("snapshot", "demo", "kubeconfig")
 }
 
 func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, error) {
@@ -39,6 +44,11 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 	if err != nil {
 		return nil, nil, err
 	}
+	if in.timeout > 0 {
+		ctx, cancel := context.WithTimeout(cmd.Context(), in.timeout)
+		cobra.OnFinalize(cancel)
+		cmd.SetContext(ctx)
+	}
 	src, err := in.source(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -46,12 +56,18 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 	return probes.NewFacts(src), k, nil
 }
 
-func (in *input) source(*cobra.Command) (probes.Source, error) {
+func (in *input) source(cmd *cobra.Command) (probes.Source, error) {
 	switch {
 	case in.demo:
 		return probes.NewSnapshot(testdata.Demo())
 	case in.snapshot != "":
 		return probes.OpenSnapshot(in.snapshot)
 	}
-	return nil, errors.New("nothing to read: give --snapshot PATH or --demo")
+	return in.connect(cmd.Context())
+}
+
+// options narrow a walk to what was asked about.
+func (in *input) options() (diagnose.Options, error) {
+	selector, err := in.labels()
+	return diagnose.Options{Namespace: in.namespace(), Selector: selector}, err
 }

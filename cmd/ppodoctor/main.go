@@ -24,6 +24,7 @@ const couldNotRun = 2
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt ends at once, without a report
 	err := newRoot().ExecuteContext(ctx)
 	var exit exitError
 	switch {

@@ -11,10 +11,13 @@ func newScan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan",
 		Short: "Diagnose everything that is wrong",
-		Example: `  ppodoctor scan --demo
+		Example: `  ppodoctor scan
+  ppodoctor scan --context prod -n kafka
+  ppodoctor scan --demo
   ppodoctor scan --snapshot ./incident
   ppodoctor scan --snapshot incident.tar.gz -o json`,
-		Long: `Diagnose everything that is wrong in a cluster.
+		Long: `Diagnose everything that is wrong in a cluster: the one that kubectl would
+talk to (its flags and its kubeconfig are understood), or a capture of one.
 
 Exit codes, the same in every format:
   0  nothing wrong, and all that was asked could be seen
@@ -27,7 +30,12 @@ Exit codes, the same in every format:
 			if err != nil {
 				return err
 			}
-			d := diagnose.Walk(cmd.Context(), facts, k, diagnose.Options{Verbose: out.verbose})
+			opts, err := in.options()
+			if err != nil {
+				return err
+			}
+			opts.Verbose = out.verbose
+			d := diagnose.Walk(cmd.Context(), facts, k, opts)
 			return out.write(cmd, d)
 		},
 	}

@@ -25,6 +25,9 @@ type Options struct {
 	// AWS answers documents of AWS. Without it they are gaps, for the reason NoAWS.
 	AWS   probes.Source
 	NoAWS string
+	// Name is what the kubeconfig calls the cluster; of an EKS cluster it may
+	// hold the ARN.
+	Name string
 	// NoHelm keeps Secrets from being read at all, those of Helm too.
 	NoHelm bool
 	// Namespace is where namespaced kinds are read if the whole cluster may
@@ -52,6 +55,7 @@ type Cluster struct {
 	client   *http.Client
 	requests chan struct{} // bounds the requests in flight
 	kinds    discovery
+	version  string
 	narrowed sync.Map // Document path → *probes.Gap: lists that hold one namespace only
 	pages    atomic.Int64
 	bytes    atomic.Int64
@@ -107,6 +111,19 @@ func (c *Cluster) Open(ctx context.Context, doc probes.Document) (io.ReadCloser,
 // NotInstalled reports whether the server is known not to serve a resource.
 // It is false as long as the server was not asked.
 func (c *Cluster) NotInstalled(resource string) bool { return c.kinds.absent(resource) }
+
+// ClusterMeta is what is known of the cluster itself.
+func (c *Cluster) ClusterMeta() probes.SnapshotMeta {
+	meta := probes.SnapshotMeta{KubernetesVersion: c.version}
+	// arn:aws:eks:REGION:ACCOUNT:cluster/NAME, as `aws eks update-kubeconfig`
+	// writes it; NAME.REGION.eksctl.io, as eksctl does.
+	if parts := strings.SplitN(c.Name, ":", 6); len(parts) == 6 && parts[2] == "eks" {
+		meta.Region, meta.Account, meta.Cluster = parts[3], parts[4], strings.TrimPrefix(parts[5], "cluster/")
+	} else if name, ok := strings.CutSuffix(c.Name, ".eksctl.io"); ok {
+		meta.Cluster, meta.Region, _ = strings.Cut(name, ".")
+	}
+	return meta
+}
 
 // Gaps are what was left out of lists that could be read in part only, by
 // path: every namespace but one.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -124,7 +123,7 @@ func (d *discovery) read(ctx context.Context, c *Cluster) error {
 	d.kinds, d.broken = map[string]served{}, map[string]string{}
 	for _, root := range []string{"api", "apis"} {
 		var groups apidiscoveryv2.APIGroupDiscoveryList
-		if err := c.getJSON(ctx, root, nil, acceptDiscovery, &groups); err != nil {
+		if err := c.getJSON(ctx, root, acceptDiscovery, &groups); err != nil {
 			return err
 		}
 		if groups.Kind != "APIGroupDiscoveryList" { // a server before 1.27, or a proxy
@@ -149,7 +148,7 @@ func (d *discovery) read(ctx context.Context, c *Cluster) error {
 // readEach asks group by group, as servers before Kubernetes 1.27 want it.
 func (d *discovery) readEach(ctx context.Context, c *Cluster) error {
 	var groups metav1.APIGroupList
-	if err := c.getJSON(ctx, "apis", nil, "application/json", &groups); err != nil {
+	if err := c.getJSON(ctx, "apis", acceptJSON, &groups); err != nil {
 		return err
 	}
 	groups.Groups = append(groups.Groups, metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "v1", Version: "v1"}}})
@@ -169,7 +168,7 @@ func (d *discovery) readEach(ctx context.Context, c *Cluster) error {
 				root = "api/" + v.GroupVersion
 			}
 			var list metav1.APIResourceList
-			if err := c.getJSON(ctx, root, nil, "application/json", &list); err != nil {
+			if err := c.getJSON(ctx, root, acceptJSON, &list); err != nil {
 				if ctx.Err() != nil {
 					return err
 				}
@@ -201,31 +200,34 @@ func (d *discovery) add(gvk schema.GroupVersionKind, resource string, namespaced
 }
 
 // getJSON reads one JSON value.
-func (c *Cluster) getJSON(ctx context.Context, path string, query url.Values, accept string, into any) error {
-	return again(ctx, func() (bool, error) {
-		response, err := c.get(ctx, path, query, accept)
-		if err != nil {
-			return false, err
-		}
-		defer response.Body.Close()
-		data, err := io.ReadAll(response.Body)
-		if err != nil {
-			return false, err
-		}
-		return false, json.Unmarshal(data, into)
-	})
+func (c *Cluster) getJSON(ctx context.Context, path string, accept string, into any) error {
+	return again(ctx, func() (bool, error) { return false, c.getJSONOnce(ctx, path, accept, into) })
 }
 
-// Version is the server's version, "v1.32.4-eks-abc1234". It is also the
-// first contact: its error says in one line what is wrong and what to do.
-func (c *Cluster) Version(ctx context.Context) (string, error) {
+func (c *Cluster) getJSONOnce(ctx context.Context, path, accept string, into any) error {
+	response, err := c.get(ctx, path, nil, accept)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
+// Contact talks to the server for the first time. Its error says in one line
+// what is wrong and what to do; it isn't tried twice, for somebody waits.
+func (c *Cluster) Contact(ctx context.Context) error {
 	var v struct{ GitVersion string }
-	if err := c.getJSON(ctx, "version", nil, "application/json", &v); err != nil {
+	if err := c.getJSONOnce(ctx, "version", acceptJSON, &v); err != nil {
 		var status *statusError
 		if errors.As(err, &status) && status.code == http.StatusForbidden {
-			return "", nil // some servers keep the version to themselves
+			return nil // some servers keep the version to themselves
 		}
-		return "", explain(err, c.base.String())
+		return explain(err, c.base.String())
 	}
-	return v.GitVersion, nil
+	c.version = v.GitVersion
+	return nil
 }

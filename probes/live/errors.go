@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -37,8 +38,12 @@ func explain(err error, server string) error {
 	var record tls.RecordHeaderError
 	var network net.Error
 	switch {
-	case errors.Is(err, exec.ErrNotFound), strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory") && strings.Contains(text, "exec"):
-		return say("the kubeconfig gets its credentials from a program that is not there: "+text, "install it or put it on the PATH (on EKS: the AWS CLI, `aws`)")
+	case errors.Is(err, exec.ErrNotFound), missingProgram.MatchString(text):
+		program := "a program"
+		if m := missingProgram.FindStringSubmatch(text); m != nil {
+			program = m[1]
+		}
+		return say("the kubeconfig gets its credentials from "+program+", which is not there", "install it or put it on the PATH (on EKS: the AWS CLI, `aws`)")
 	case strings.Contains(text, "getting credentials"):
 		return say("the kubeconfig's credential program failed: "+text, "run it by hand and log in again (on EKS: `aws sts get-caller-identity`, `aws sso login`)")
 	case errors.As(err, &dns):
@@ -54,6 +59,10 @@ func explain(err error, server string) error {
 	}
 	return say("the server "+server+" can't be reached: "+text, "see whether `kubectl version` works with the same flags")
 }
+
+// missingProgram is how client-go says that a credential program is missing.
+// Source: k8s.io/client-go plugin/pkg/client/auth/exec/exec.go.
+var missingProgram = regexp.MustCompile(`exec: executable (\S+) not found`)
 
 // ExplainConfig turns the error of loading a client configuration into one
 // line that says what is wrong and what to do next.
