@@ -109,16 +109,11 @@ func html(b *bytes.Buffer, dirty *diagnose.Diagnosis, _ Options) error {
 		"l":      func() labels { return r.L },
 		"number": func(i int) int { return i + 1 },
 		"bar":    func(g diagnose.Group) float64 { return 100 * float64(g.Failing) / float64(max(g.Failing+g.Healthy, 1)) },
-		"word": func(words map[string]string, key any) string {
-			if w, ok := words[fmt.Sprint(key)]; ok {
-				return w
-			}
-			return fmt.Sprint(key)
-		},
-		"meta":  func(s diagnose.Step) string { return stepMeta(s, r.L, clock) },
-		"nodes": func(g diagnose.Group) []diagnose.Place { return g.Nodes[:min(len(g.Nodes), mostNodes)] },
-		"rest":  func(g diagnose.Group) int { return len(g.Nodes) - min(len(g.Nodes), mostNodes) },
-		"join":  strings.Join,
+		"word":   func(words map[string]string, key any) string { return word(words, fmt.Sprint(key)) },
+		"meta":   func(s diagnose.Step) string { return stepMeta(s, r.L, clock) },
+		"nodes":  func(g diagnose.Group) []diagnose.Place { return g.Nodes[:min(len(g.Nodes), mostNodes)] },
+		"rest":   func(g diagnose.Group) int { return len(g.Nodes) - min(len(g.Nodes), mostNodes) },
+		"join":   strings.Join,
 	}).Parse(htmlTemplate)
 	if err != nil {
 		return err

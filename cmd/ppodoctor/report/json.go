@@ -14,6 +14,16 @@ import (
 // marshal is indented JSON in which no character can act on a terminal: what
 // is hidden is escaped, which changes the bytes and not the data.
 func marshal(v any) ([]byte, error) {
+	return marshalWith(v, func(r rune) string {
+		if r < 0x10000 {
+			return fmt.Sprintf(`\u%04x`, r)
+		}
+		high, low := utf16.EncodeRune(r)
+		return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+	})
+}
+
+func marshalWith(v any, escape func(rune) string) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -21,13 +31,7 @@ func marshal(v any) ([]byte, error) {
 	if err := encoder.Encode(v); err != nil {
 		return nil, err
 	}
-	return escapeHidden(b.Bytes(), func(r rune) string {
-		if r < 0x10000 {
-			return fmt.Sprintf(`\u%04x`, r)
-		}
-		high, low := utf16.EncodeRune(r)
-		return fmt.Sprintf(`\u%04x\u%04x`, high, low)
-	}), nil
+	return escapeHidden(b.Bytes(), escape), nil
 }
 
 // escapeHidden escapes each hidden character but the line break. It is right
@@ -53,7 +57,8 @@ func asJSON(b *bytes.Buffer, d *diagnose.Diagnosis, _ Options) error {
 
 // asYAML is the same document in YAML, keys in the same order.
 func asYAML(b *bytes.Buffer, d *diagnose.Diagnosis, _ Options) error {
-	data, err := json.Marshal(d)
+	escape := func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
+	data, err := marshalWith(d, escape)
 	if err != nil {
 		return err
 	}
@@ -61,29 +66,39 @@ func asYAML(b *bytes.Buffer, d *diagnose.Diagnosis, _ Options) error {
 	if err := yaml.Unmarshal(data, &node); err != nil {
 		return err
 	}
-	restyle(&node)
+	if err := restyle(&node); err != nil {
+		return err
+	}
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&node); err != nil {
 		return err
 	}
-	b.Write(escapeHidden(out.Bytes(), func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }))
+	b.Write(escapeHidden(out.Bytes(), escape))
 	return nil
 }
 
-// restyle turns JSON's style into YAML's: blocks for maps and lists, literal
-// blocks for several lines, double quotes where escapes are needed.
-func restyle(n *yaml.Node) {
-	n.Style = 0
-	switch {
-	case n.Kind != yaml.ScalarNode:
-	case strings.ContainsFunc(n.Value, func(r rune) bool { return r != '\n' && hidden(r) }):
-		n.Style = yaml.DoubleQuotedStyle
-	case strings.Contains(n.Value, "\n"):
-		n.Style = yaml.LiteralStyle
+// restyle turns JSON's style into YAML's: blocks for maps and lists, and for
+// strings what the encoder finds safe, also for readers of YAML 1.1, to whom
+// a bare yes is a truth and 1:30 a number.
+func restyle(n *yaml.Node) error {
+	style := yaml.Style(0)
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		var safe yaml.Node
+		if err := safe.Encode(n.Value); err != nil {
+			return err
+		}
+		style = safe.Style
+		if strings.ContainsFunc(n.Value, func(r rune) bool { return r != '\n' && hidden(r) }) {
+			style = yaml.DoubleQuotedStyle
+		}
 	}
+	n.Style = style
 	for _, child := range n.Content {
-		restyle(child)
+		if err := restyle(child); err != nil {
+			return err
+		}
 	}
+	return nil
 }

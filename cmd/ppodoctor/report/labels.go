@@ -32,3 +32,11 @@ var english = labels{
 	Truths:  map[string]string{"yes": "yes", "no": "no", "unknown": "not known"},
 	Reasons: map[string]string{"forbidden": "forbidden", "not-captured": "not captured", "timed-out": "timed out", "unreadable": "unreadable"},
 }
+
+// word is the label of a value, or the value.
+func word(words map[string]string, key string) string {
+	if w, ok := words[key]; ok {
+		return w
+	}
+	return key
+}

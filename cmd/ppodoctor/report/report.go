@@ -35,7 +35,14 @@ func Formats() []Format {
 		{"text", "for a terminal", text},
 		{"json", "the contract with bots; see ppodoctor schema", asJSON},
 		{"yaml", "the same as json", asYAML},
+		{"markdown", "for a ticket or a postmortem", markdown},
+		{"mermaid", "a flowchart of the causes' chains", mermaid},
 		{"html", "one page with drawings, to look at or to send", html},
+		{"sarif", "SARIF 2.1.0, for code scanning", sarif},
+		{"junit", "JUnit XML, for a pipeline", junit},
+		{"openmetrics", "metrics, for alerts", openMetrics},
+		{"slack", "a Block Kit message", slack},
+		{"pagerduty", "an event of the Events API v2 a line", pagerDuty},
 	}
 }
 

@@ -267,11 +267,7 @@ func (t *textReport) mend(remedies []diagnose.Remedy) {
 	for i, r := range remedies {
 		lead := fmt.Sprintf("%s%d ", in2, i+1)
 		rest := in2 + in1
-		scope := t.Scopes[r.Scope]
-		if scope == "" {
-			scope = r.Scope
-		}
-		t.line(lead, rest, "["+scope+"] "+r.Do, t.plain)
+		t.line(lead, rest, "["+word(t.Scopes, r.Scope)+"] "+r.Do, t.plain)
 		if r.Caution != "" {
 			t.line(rest+t.warn.Render(t.Caution+" "), rest+in1, r.Caution, t.warn)
 		}
@@ -352,11 +348,7 @@ func (t *textReport) notSeen() {
 		t.blank()
 		t.put(t.warn.Bold(true).Render(t.Gaps))
 		for _, g := range t.d.Gaps {
-			reason := t.Reasons[g.Reason]
-			if reason == "" {
-				reason = g.Reason
-			}
-			s := g.Document + " " + reason
+			s := g.Document + " " + word(t.Reasons, g.Reason)
 			if g.Grant != "" {
 				s += " (" + g.Grant + ")"
 			}
