@@ -6,5 +6,6 @@ import "slices"
 func Rules() []*Rule {
 	return slices.Concat(
 		symptomRules,
+		schedulingRules,
 	)
 }

@@ -71,7 +71,13 @@ func (c *Cluster) resources(pod *corev1.Pod, node *corev1.Node) []Failure {
 		if want.IsZero() {
 			continue
 		}
-		allocatable := node.Status.Allocatable[name]
+		allocatable, known := offers(node, name)
+		if !known {
+			if name == corev1.ResourceCPU || name == corev1.ResourceMemory {
+				failures = append(failures, Failure{Predicate: Resources, Key: string(name), Change: "get more " + string(name), Unknown: true, Says: "what the node can allocate of " + string(name) + " is unknown"})
+			}
+			continue
+		}
 		free := allocatable.DeepCopy()
 		free.Sub(used[name])
 		if want.Cmp(free) <= 0 {
@@ -97,6 +103,24 @@ func (c *Cluster) resources(pod *corev1.Pod, node *corev1.Node) []Failure {
 		failures = append(failures, f)
 	}
 	return failures
+}
+
+// offers is what a node can allocate of a resource. A node without the entry
+// for one of the four that every kubelet reports is one of which little is
+// known; extended resources are none where there is no entry.
+func offers(node *corev1.Node, name corev1.ResourceName) (q resource.Quantity, known bool) {
+	list := node.Status.Allocatable
+	if len(list) == 0 {
+		list = node.Status.Capacity
+	}
+	if q, ok := list[name]; ok {
+		return q, true
+	}
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
+		return resource.Quantity{}, false
+	}
+	return resource.Quantity{}, true
 }
 
 // Show prints an amount of a resource for people: "500m", "3.92", "14.2Gi".
