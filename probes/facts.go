@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/pposiraegi/ppodoctor/knowledge"
 )
 
 // A Probe gathers one fact, and is the key to it: a rule reads the fact with
@@ -77,6 +79,7 @@ type Facts struct {
 
 type factStore struct {
 	src   Source
+	lines *knowledge.Signatures // nil: the embedded ones
 	mu    sync.Mutex
 	facts map[Any]*fact
 }
@@ -90,6 +93,20 @@ type fact struct {
 // NewFacts are no facts yet, to be gathered from src.
 func NewFacts(src Source) *Facts {
 	return &Facts{store: &factStore{src: src, facts: map[Any]*fact{}}}
+}
+
+// Knowing makes log lines be read with these signatures in place of the
+// embedded ones. It must be said before anything is gathered.
+func (f *Facts) Knowing(s *knowledge.Signatures) *Facts {
+	f.store.lines = s
+	return f
+}
+
+func (f *Facts) signatures() (*knowledge.Signatures, error) {
+	if f.store.lines != nil {
+		return f.store.lines, nil
+	}
+	return embeddedSignatures()
 }
 
 // Source is where the facts come from.

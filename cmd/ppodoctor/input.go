@@ -53,7 +53,7 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return probes.NewFacts(src), k, nil
+	return probes.NewFacts(src).Knowing(k.Signatures), k, nil
 }
 
 func (in *input) source(cmd *cobra.Command) (probes.Source, error) {
