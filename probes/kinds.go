@@ -66,7 +66,7 @@ var awsKeys = map[string]string{
 
 // roleless are the IAM documents that may not name their role; the folder
 // that they are in does. `simulate-principal-policy` names it by file too.
-var roleless = []string{"AttachedPolicies", "PolicyNames", "EvaluationResults"}
+var roleless = []string{"AttachedPolicies", "PolicyNames", "EvaluationResults", "PolicyVersion"}
 
 // irregular are the kinds whose resource is not their plural.
 var irregular = map[string]string{

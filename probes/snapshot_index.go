@@ -264,6 +264,9 @@ func (s *Snapshot) addAWS(name string, fields map[string]json.RawMessage) {
 			}
 			fields["RoleName"], _ = json.Marshal(role)
 		}
+		if key == "PolicyVersion" { // it names neither the policy nor the role
+			fields["FileName"], _ = json.Marshal(strings.TrimSuffix(path.Base(name), path.Ext(name)))
+		}
 		raw, err := json.Marshal(fields)
 		if err != nil {
 			return

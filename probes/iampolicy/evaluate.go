@@ -23,6 +23,9 @@ type Request struct {
 	// Unknown are patterns (* and ?) of keys that AWS fills in by itself and
 	// whose value isn't known here: "aws:SourceIp", "aws:PrincipalTag/*".
 	Unknown []string
+	// Absent are patterns of keys that are known to be absent, though they fit
+	// Unknown: Unknown may be "*", Absent "aws:RequestTag/*".
+	Absent []string
 	// Principal is who asks; only trust and resource policies look at it.
 	Principal Principal
 }
@@ -188,6 +191,9 @@ func (r Request) scope(p Policy, missed *[]string) scope {
 	}
 	for _, u := range r.Unknown {
 		s.unknown = append(s.unknown, strings.ToLower(u))
+	}
+	for _, a := range r.Absent {
+		s.absent = append(s.absent, strings.ToLower(a))
 	}
 	return s
 }

@@ -28,6 +28,7 @@ func (t truth) not() truth { return yes - t }
 type scope struct {
 	values    map[string][]string // by key in lower case
 	unknown   []string            // patterns of keys, in lower case
+	absent    []string            // exceptions from them
 	variables bool                // the policy's version has variables
 	missed    *[]string           // unknown keys that were asked for
 }
@@ -38,7 +39,8 @@ func (s scope) get(key string) (values []string, is truth) {
 	if v := s.values[lower]; len(v) > 0 {
 		return v, yes
 	}
-	if _, set := s.values[lower]; !set && slices.ContainsFunc(s.unknown, func(p string) bool { return wild(p, lower) }) {
+	fits := func(p string) bool { return wild(p, lower) }
+	if _, set := s.values[lower]; !set && slices.ContainsFunc(s.unknown, fits) && !slices.ContainsFunc(s.absent, fits) {
 		if s.missed != nil && !slices.Contains(*s.missed, key) {
 			*s.missed = append(*s.missed, key)
 		}
