@@ -202,6 +202,9 @@ func (w *World) nodeEnd(name string) end {
 // apiServerEnds are the control plane's interfaces, or the public endpoint for
 // a source in a cluster without a private one.
 func (w *World) apiServerEnds(source *end) ([]end, []Hop) {
+	if !w.onAWS() {
+		return []end{{is: APIServer(), outside: true, peer: Peer{Within: w.anywhere()}}}, nil
+	}
 	if source != nil && len(w.Cluster.All) == 0 {
 		err := absent(w, w.Cluster, "the cluster's endpoint access", "")
 		return []end{{is: APIServer(), err: err, peer: Peer{GroupsErr: err}}}, nil
@@ -220,6 +223,12 @@ func (w *World) apiServerEnds(source *end) ([]end, []Hop) {
 		}
 		return []end{{is: APIServer(), outside: true, peer: Peer{Within: w.anywhere()}}}, []Hop{h}
 	}
+	return w.controlPlane()
+}
+
+// controlPlane are the control plane's interfaces; where they were not
+// captured, one end that stands for any of them.
+func (w *World) controlPlane() ([]end, []Hop) {
 	var ends []end
 	for _, i := range w.ControlPlaneInterfaces() {
 		e := end{is: APIServer()}

@@ -59,6 +59,10 @@ func (w *World) hops(from, to *end, proto Protocol, port int) []Hop {
 		return append(hops, Hop{Layer: SecurityGroups, Code: NotFiltered, Truth: Yes,
 			Says: "link-local services and the VPC's resolver are not filtered by security groups and network ACLs"})
 	}
+	if !w.onAWS() {
+		return append(hops, Hop{Layer: SecurityGroups, Code: NotFiltered, Truth: Yes, Documents: []Document{w.Nodes.doc()},
+			Says: "the nodes are no EC2 instances, so that no VPC filters"})
+	}
 	switch w.sameHost(from, to) {
 	case Yes:
 		h := Hop{Layer: SecurityGroups, Code: SameHost, Truth: Yes, Documents: append(slices.Clone(from.docs), to.docs...)}
@@ -89,6 +93,14 @@ func unplaced(from, to *end) error {
 		return errSomeAddresses
 	}
 	return fmt.Errorf("the enforcing mode of Security Groups for Pods (POD_SECURITY_GROUP_ENFORCING_MODE on aws-node) isn't known")
+}
+
+// onAWS says whether the nodes are EC2 instances, as far as is known.
+func (w *World) onAWS() bool {
+	return w.Nodes.Err != nil || len(w.Nodes.All) == 0 || len(w.Cluster.All)+len(w.Instances.All)+len(w.Interfaces.All) > 0 ||
+		slices.ContainsFunc(w.Nodes.All, func(n *corev1.Node) bool {
+			return strings.HasPrefix(n.Spec.ProviderID, "aws://") || strings.HasPrefix(n.Spec.ProviderID, "eks-hybrid://")
+		})
 }
 
 // filters are the decisions of what the VPC filters by.

@@ -39,6 +39,14 @@ func (w *World) serviceEnds(p Endpoint, proto Protocol, port int, source *end) (
 	if i < 0 {
 		return refuse(NoServicePort, "%s has no port %d/%s", who, port, proto)
 	}
+	if p.Namespace == "default" && p.Name == "kubernetes" && w.onAWS() && len(w.Cluster.All)+len(w.ControlPlaneInterfaces()) > 0 {
+		ends, hops := w.controlPlane()
+		h.Truth, h.Code, h.Says = Yes, ServiceForward, who+" goes to the control plane's interfaces in the VPC"
+		for i := range ends {
+			ends[i].port = 443
+		}
+		return ends, append([]Hop{h}, hops...)
+	}
 	backends, err := w.backends(s, s.Spec.Ports[i])
 	if err != nil {
 		return unknown(err)
