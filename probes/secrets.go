@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ type Secret struct {
 	Type              string         `json:"type,omitempty"`
 	Keys              map[string]int `json:"keys,omitempty"` // key name to size in bytes
 	Release           *Release       `json:"release,omitempty"`
+	Registries        []string       `json:"registries,omitempty"` // hosts that an image pull secret has credentials for
 }
 
 // A Release is the head of a Helm release, as its Secret holds it. Values and
@@ -53,13 +56,14 @@ func slimSecret(raw json.RawMessage) json.RawMessage {
 		StringData map[string]string `json:"stringData"`
 		Keys       map[string]int    `json:"keys"`    // already slim: a snapshot of ours
 		Release    *Release          `json:"release"` // already slim
+		Registries []string          `json:"registries"`
 	}
 	if json.Unmarshal(raw, &full) != nil {
 		return nil
 	}
 	slim := Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: full.APIVersion, Kind: full.Kind},
-		ObjectMeta: full.Metadata, Type: full.Type, Keys: full.Keys, Release: full.Release,
+		ObjectMeta: full.Metadata, Type: full.Type, Keys: full.Keys, Release: full.Release, Registries: full.Registries,
 	}
 	// kubectl apply keeps the whole object, values included, in an annotation.
 	delete(slim.Annotations, "kubectl.kubernetes.io/last-applied-configuration")
@@ -73,16 +77,44 @@ func slimSecret(raw json.RawMessage) json.RawMessage {
 			if k == "release" && full.Type == HelmReleaseType {
 				slim.Release = DecodeRelease(decoded)
 			}
+			if hosts := registriesOf(k, decoded); hosts != nil {
+				slim.Registries = hosts
+			}
 		}
 	}
 	for k, v := range full.StringData {
 		slim.Keys[k] = len(v)
+		if hosts := registriesOf(k, []byte(v)); hosts != nil {
+			slim.Registries = hosts
+		}
 	}
 	out, err := json.Marshal(slim)
 	if err != nil {
 		return nil
 	}
 	return out
+}
+
+// registriesOf are the registry hosts that an image pull secret has
+// credentials for; nil for any other key.
+// Source: kubernetes.io/docs/concepts/configuration/secret, "Docker config Secrets".
+func registriesOf(key string, value []byte) []string {
+	var hosts map[string]any
+	switch key {
+	case ".dockerconfigjson":
+		var config struct {
+			Auths map[string]any `json:"auths"`
+		}
+		if json.Unmarshal(value, &config) != nil {
+			return nil
+		}
+		hosts = config.Auths
+	case ".dockercfg":
+		if json.Unmarshal(value, &hosts) != nil {
+			return nil
+		}
+	}
+	return slices.Sorted(maps.Keys(hosts))
 }
 
 // DecodeRelease reads the head of a release from the data of its Secret
