@@ -217,7 +217,15 @@ func hears(facts *probes.Facts, list []container, reasons []string, patterns ...
 		}
 		return a
 	case err != nil:
-		return CantTell(err)
+		a := CantTell(err)
+		for _, re := range patterns {
+			for _, name := range re.SubexpNames() {
+				if name != "" {
+					a = a.With(strings.TrimRight(name, "0123456789"), "(not known)")
+				}
+			}
+		}
+		return a
 	}
 	return Answered(false)
 }

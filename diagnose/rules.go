@@ -7,5 +7,10 @@ func Rules() []*Rule {
 	return slices.Concat(
 		symptomRules,
 		schedulingRules,
+		jobSymptoms,
+		imageRules,
+		configRules,
+		startRules,
+		mountRules,
 	)
 }

@@ -37,12 +37,18 @@ func likeness(a, b string) int {
 	if a == b {
 		return 100
 	}
+	if bare(a) == bare(b) {
+		return 95
+	}
 	shorter, longer := min(len(a), len(b)), max(len(a), len(b))
 	if d := distance(a, b); d <= max(1, shorter/5) && shorter >= 4 {
 		return 90 - d
 	}
 	if shorter >= 4 && shorter*2 >= longer && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a) || strings.HasSuffix(a, b) || strings.HasSuffix(b, a)) {
 		return 70
+	}
+	if shorter >= 4 && shorter*3 >= longer*2 && (abbreviates(a, b) || abbreviates(b, a)) {
+		return 60
 	}
 	words := func(s string) []string {
 		return strings.FieldsFunc(s, func(r rune) bool { return r == '-' || r == '.' || r == '_' || r == '/' })
@@ -60,6 +66,24 @@ func likeness(a, b string) int {
 		return 40 + shared
 	}
 	return 0
+}
+
+// bare is a name without what separates its words.
+func bare(s string) string { return strings.NewReplacer("-", "", "_", "", ".", "").Replace(s) }
+
+// abbreviates reports whether one name is the other with letters left out:
+// "passwd" of "password".
+func abbreviates(short, long string) bool {
+	if short[0] != long[0] {
+		return false
+	}
+	i := 0
+	for j := 0; j < len(long) && i < len(short); j++ {
+		if short[i] == long[j] {
+			i++
+		}
+	}
+	return i == len(short)
 }
 
 // distance is how many letters must be put in, left out, changed or swapped

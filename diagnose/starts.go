@@ -126,7 +126,7 @@ var commandNotFound = &Rule{
 				where, says = c.field("args"), fmt.Sprintf("container %s: args are %q and there is no command", c.spec.Name, c.spec.Args)
 			}
 			a.Evidence = append(a.Evidence, SawObject("pods", c.pod.Namespace, c.pod.Name, "%s", says))
-			a = a.With("where", where).With("command", cmpCommand(command, c))
+			a = a.With("where", where).With("command", commandOf(command, c))
 			if v, m := mountOf(c, command); v != nil && strings.Contains(strings.ToLower(a.Vars["why"]), "permission") {
 				a = a.With("hint", fmt.Sprintf(" The file comes from volume %s, mounted at %s: files of ConfigMaps and Secrets are not executable unless defaultMode says so (for instance 0755).", v.Name, m.MountPath))
 			}
@@ -135,7 +135,7 @@ var commandNotFound = &Rule{
 	}},
 }
 
-func cmpCommand(command string, c container) string {
+func commandOf(command string, c container) string {
 	if command == "" && len(c.spec.Command) > 0 {
 		return c.spec.Command[0]
 	}
@@ -178,7 +178,7 @@ var mountConflict = &Rule{
 	ID:       "mount-conflict",
 	Explains: starting,
 	Needs:    []probes.Any{probes.Pods},
-	Suspects: perContainer(waitsFor("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff", "StartError")),
+	Suspects: perContainer(notStarted),
 	Tests: []Test{{
 		Asks:  "can a volume of container {container} not be mounted where it should be?",
 		Needs: []probes.Any{probes.Events},
