@@ -12,5 +12,6 @@ func Rules() []*Rule {
 		configRules,
 		startRules,
 		mountRules,
+		claimRules,
 	)
 }
