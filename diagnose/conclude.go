@@ -222,7 +222,7 @@ const (
 func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symptom) {
 	all, unexplained = []Symptom{}, []Symptom{}
 	for _, f := range w.findings {
-		if len(f.Rule.Explains) > 0 || f.Truth != Yes {
+		if !f.Rule.symptom() || f.Truth != Yes {
 			continue
 		}
 		e, v := w.entry(f.Rule), vars(f, 0)
@@ -269,8 +269,12 @@ func (w *walk) gaps() []Gap {
 			add(g, "")
 		}
 	}
-	for _, g := range w.facts.Gaps() {
-		add(g, "")
+	for _, r := range w.due {
+		for _, p := range r.Needs {
+			for _, g := range gapsIn(w.facts.Err(p)) {
+				add(g, r.ID)
+			}
+		}
 	}
 	for _, f := range w.findings {
 		for _, a := range f.Answers {

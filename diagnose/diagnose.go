@@ -49,6 +49,7 @@ type walk struct {
 	opts      Options
 	judged    map[*Rule][]*Finding
 	findings  []*Finding // in the order of judgement
+	due       []*Rule    // the rules that were called
 	asked     int
 }
 
@@ -100,6 +101,7 @@ func (w *walk) judge(ctx context.Context, layer []*Rule) {
 			continue
 		}
 		due = append(due, called{r, effects})
+		w.due = append(w.due, r)
 		needs = append(needs, r.Needs...)
 	}
 	w.facts.Gather(ctx, needs...)

@@ -39,7 +39,7 @@ const (
 
 // standing says in which list of the diagnosis a finding belongs.
 func (g *graph) standing(f *Finding) standing {
-	if len(f.Rule.Explains) == 0 && !f.Rule.Latent || f.Truth == No {
+	if f.Rule.symptom() || f.Truth == No {
 		return isNothing
 	}
 	if len(f.Effects) == 0 {
@@ -53,7 +53,7 @@ func (g *graph) standing(f *Finding) standing {
 		return isNothing // a link of the chain of something deeper
 	case f.Truth == Yes && !f.Rule.Intermediate && g.hasCertainEffect(f):
 		return isCause
-	case f.Rule.Intermediate && g.explainedBy(f, Unknown):
+	case f.Rule.Intermediate && (f.Truth == Unknown || g.explainedBy(f, Unknown)):
 		return isNothing // what may be behind it is suspected in its place
 	case g.effectsExplained(f):
 		return isNothing // all that it could explain has a confirmed cause
@@ -119,7 +119,7 @@ func (g *graph) below(f *Finding) []*Finding {
 func (g *graph) symptoms(f *Finding) []*Finding {
 	var list []*Finding
 	for _, b := range g.below(f) {
-		if len(b.Rule.Explains) == 0 && b != f {
+		if b.Rule.symptom() && b != f {
 			list = append(list, b)
 		}
 	}

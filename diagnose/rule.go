@@ -33,6 +33,10 @@ type Rule struct {
 	Tests []Test
 }
 
+// symptom reports whether the rule is a symptom: it explains nothing, and is
+// not a risk that stands for itself.
+func (r *Rule) symptom() bool { return len(r.Explains) == 0 && !r.Latent }
+
 // A Suspect is something that may be at fault.
 type Suspect struct {
 	Subjects []Ref // the first is the object that a person would change

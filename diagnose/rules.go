@@ -13,5 +13,6 @@ func Rules() []*Rule {
 		startRules,
 		mountRules,
 		claimRules,
+		dnsRules,
 	)
 }

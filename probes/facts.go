@@ -2,10 +2,8 @@ package probes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/pposiraegi/ppodoctor/knowledge"
@@ -168,30 +166,16 @@ func (f *Facts) Gathered() []string {
 	return names
 }
 
-// Gaps are the documents that whole facts lack, by probe name; gaps of single
-// items (one log of many) are in the facts themselves.
-func (f *Facts) Gaps() []*Gap {
+// Err is why a probe's fact can't be had; nil where it can.
+func (f *Facts) Err(p Any) error {
 	f.store.mu.Lock()
-	defer f.store.mu.Unlock()
-	type named struct {
-		name string
-		gap  *Gap
+	got := f.store.facts[p]
+	f.store.mu.Unlock()
+	if got == nil {
+		return nil
 	}
-	var all []named
-	for p, got := range f.store.facts {
-		var gap *Gap
-		if errors.As(got.err, &gap) {
-			all = append(all, named{p.ProbeName(), gap})
-		}
-	}
-	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
-	var gaps []*Gap
-	for _, n := range all {
-		if !slices.ContainsFunc(gaps, func(g *Gap) bool { return g.Document.Path == n.gap.Document.Path }) {
-			gaps = append(gaps, n.gap)
-		}
-	}
-	return gaps
+	<-got.done
+	return got.err
 }
 
 // Closure is the probes and all that they build on, each once, in a fixed

@@ -1,0 +1,149 @@
+package diagnose
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pposiraegi/ppodoctor/probes"
+)
+
+// Meanings of log entries about name lookups. Whether an answer came is what
+// separates the causes: no answer is a matter of packets and of CoreDNS, an
+// answer "no such name" is a matter of the name.
+var (
+	noAnswerMeanings = []string{"dns-timeout", "dns-temporary", "dns-refused", "dns-no-route"}
+	noNameMeanings   = []string{"dns-nxdomain", "dns-nodata"}
+	// vagueMeanings may be either, or no lookup at all; they count as lookups
+	// without an answer only where another workload in the same place shows
+	// such lookups clearly.
+	vagueMeanings = []string{"dns-failed", "dns-servfail", "redis-master-unreachable", "kafka-unreachable"}
+)
+
+// lookupTrouble is the Data of a name-lookups-fail finding.
+type lookupTrouble struct {
+	pods     []*corev1.Pod // whose lookups fail
+	unread   []*corev1.Pod // whose logs can't be had
+	noAnswer bool          // at least one lookup got no answer at all
+	noName   []string      // the names that were answered not to exist
+	vague    bool          // only vague lines so far
+	lines    []Evidence
+	err      error // the gaps
+}
+
+// nameLookupsFail: what the containers said last is that a name could not be
+// looked up. It is a state on the way: many faults lead to it.
+var nameLookupsFail = &Rule{
+	ID:           "name-lookups-fail",
+	Explains:     []*Rule{podCrashLooping, podNotReady, podNotStarting},
+	Intermediate: true,
+	Needs:        []probes.Any{probes.Pods, probes.Logs},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		logs, err := probes.Logs.Of(facts)
+		if err != nil {
+			return nil
+		}
+		var found []Suspect
+		clear := map[string]bool{} // nodes on which lookups clearly get no answer
+		for _, effect := range effects {
+			t := &lookupTrouble{}
+			for _, p := range troubled(effect) {
+				t.read(logs, p)
+			}
+			if t.noAnswer {
+				for _, p := range t.pods {
+					clear[p.Spec.NodeName] = true
+				}
+			}
+			found = append(found, Suspect{
+				Subjects: []Ref{effect.Subject()}, Effects: []*Finding{effect}, Found: nil, Data: t,
+				Count: len(t.pods), Since: effect.Since,
+			})
+		}
+		for _, s := range found {
+			t := s.Data.(*lookupTrouble)
+			if t.vague && slices.ContainsFunc(t.pods, func(p *corev1.Pod) bool { return clear[p.Spec.NodeName] }) {
+				t.vague, t.noAnswer = false, true
+			}
+		}
+		return found
+	},
+	Tests: []Test{{
+		Asks: "Do the last words of its containers say that a name could not be looked up?",
+		Run: func(_ *probes.Facts, s Suspect) Answer {
+			t := s.Data.(*lookupTrouble)
+			switch {
+			case t.noAnswer || len(t.noName) > 0 || t.vague && len(t.lines) > 0 && t.clearlyLookup():
+				return Answered(true, t.lines...)
+			case len(t.unread) > 0:
+				return CantTell(t.err)
+			}
+			return Answered(false, Evidence{Says: fmt.Sprintf("no log entry of %s is about a failed lookup", short(s.Subjects[0]))})
+		},
+	}},
+}
+
+// clearlyLookup reports whether a vague entry is at least about a lookup.
+func (t *lookupTrouble) clearlyLookup() bool {
+	return slices.ContainsFunc(t.lines, func(e Evidence) bool { return strings.Contains(e.Says, lookupMark) })
+}
+
+const lookupMark = "(a failed lookup)"
+
+// lookupMeaning is what an entry says of a lookup, where it says anything: one
+// entry may name the peer that wasn't reached and, behind it, the lookup.
+func (l logged) lookupMeaning() string {
+	for _, wanted := range [][]string{noAnswerMeanings, noNameMeanings, vagueMeanings} {
+		for _, m := range append([]string{l.meaning}, l.Also...) {
+			if slices.Contains(wanted, m) {
+				return m
+			}
+		}
+	}
+	return ""
+}
+
+// read takes from a pod's logs what they say of lookups.
+func (t *lookupTrouble) read(logs *probes.LogSet, p *corev1.Pod) {
+	var missing []error
+	seen := false
+	for _, entry := range failures(logs, p) {
+		meaning := entry.lookupMeaning()
+		switch {
+		case slices.Contains(noAnswerMeanings, meaning):
+			t.noAnswer = true
+		case slices.Contains(noNameMeanings, meaning):
+			if host := entry.captures["host"]; host != "" && !slices.Contains(t.noName, host) {
+				t.noName = append(t.noName, host)
+			}
+		case slices.Contains(vagueMeanings, meaning):
+			t.vague = true
+		default:
+			continue
+		}
+		seen = true
+		says := entry.quote()
+		if meaning == "dns-failed" || meaning == "dns-servfail" {
+			says += " " + lookupMark
+		}
+		if len(t.lines) < 2*maxExamples {
+			t.lines = append(t.lines, Evidence{Says: says, Document: entry.document, At: entry.at})
+		}
+	}
+	if seen {
+		t.pods = append(t.pods, p)
+		return
+	}
+	for _, l := range logs.Of(p.Namespace, p.Name) {
+		if l.Gap != nil {
+			missing = append(missing, l.Gap)
+		}
+	}
+	if len(missing) > 0 {
+		t.unread = append(t.unread, p)
+		t.err = errors.Join(append([]error{t.err}, missing...)...)
+	}
+}
