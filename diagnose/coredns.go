@@ -186,7 +186,7 @@ var coreDNSScaledToZero = &Rule{
 			if replicas != nil {
 				n = *replicas
 			}
-			return Answered(n == 0, SawObject("deployments.apps", s.Subjects[0].Namespace, s.Subjects[0].Name, "Deployment %s has spec.replicas: %d, so Service %s has no ready endpoint behind it unless that is more than 0", s.Subjects[0].Name, n, s.Vars["service"]))
+			return Answered(n == 0, SawObject("deployments.apps", s.Subjects[0].Namespace, s.Subjects[0].Name, "Deployment %s, behind Service %s, has spec.replicas: %d", s.Subjects[0].Name, s.Vars["service"], n))
 		},
 	}},
 }

@@ -67,6 +67,11 @@ var dnsCutOff = &Rule{
 	Suspects: suspectGroups,
 	Tests: []Test{
 		{
+			Asks:  "Do the security groups let nothing through on port 53 from {where} to CoreDNS?",
+			Needs: dnsFacts,
+			Run:   askGroups,
+		},
+		{
 			Asks: "Did the lookups get no answer at all?",
 			Run: func(_ *probes.Facts, s Suspect) Answer {
 				if len(s.Effects) == 0 {
@@ -74,11 +79,6 @@ var dnsCutOff = &Rule{
 				}
 				return unanswered(s.Effects)
 			},
-		},
-		{
-			Asks:  "Do the security groups let nothing through on port 53 from {where} to CoreDNS?",
-			Needs: dnsFacts,
-			Run:   askGroups,
 		},
 	},
 }
@@ -161,8 +161,9 @@ func suspectGroups(facts *probes.Facts, effects []*Finding) []Suspect {
 		default:
 			s.Subjects = []Ref{{Kind: "EC2NodeClass", Name: o.name}}
 		}
-		s.Vars["carry"] = "These nodes carry"
+		s.Vars["carry"], s.Vars["from"] = "These nodes carry", strings.Join(o.nodes, ", ")
 		if o.name != "" {
+			s.Vars["from"] = "the nodes of EC2NodeClass " + o.name
 			s.Vars["carry"] = "Nodes of EC2NodeClass " + o.name + " carry"
 		}
 		if o.class != nil {
@@ -328,8 +329,11 @@ func fromHops(hops []network.Hop, most int) []Evidence {
 			break
 		}
 		e := Evidence{Says: h.Says}
-		if len(h.Documents) > 0 {
-			e.Document = probes.Document(h.Documents[0])
+		// What decides is shown before what led there.
+		for _, d := range h.Documents {
+			if doc := probes.Document(d); e.Document.Path == "" || doc.IsAWS() {
+				e.Document = doc
+			}
 		}
 		list = append(list, e)
 	}
@@ -339,17 +343,19 @@ func fromHops(hops []network.Hop, most int) []Evidence {
 // unanswered asks of failed lookups whether they got no answer at all.
 func unanswered(effects []*Finding) Answer {
 	var evidence []Evidence
-	unknown := true
+	unknown, answered := true, 0
 	for _, e := range effects {
 		t := e.Data.(*lookupTrouble)
 		if t.noAnswer || t.vague {
+			answered++
 			evidence = append(evidence, t.lines...)
 		}
 		unknown = unknown && len(t.pods) == 0
 	}
 	switch {
 	case len(evidence) > 0:
-		return Answered(true, evidence...)
+		// Each quote stands with its own step of the chain.
+		return Answered(true, Evidence{Says: fmt.Sprintf("%d of %d workloads with failed lookups got no answer from any DNS server", answered, len(effects))})
 	case unknown:
 		var errs []error
 		for _, e := range effects {

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,7 @@ func lookupPods(e *Finding) []*corev1.Pod {
 }
 
 // dnsFiltered makes a rule of one layer of filters that stops lookups.
-func dnsFiltered(id string, layer network.Layer, asks string, denies func(network.Hop) bool) *Rule {
+func dnsFiltered(id string, layer network.Layer, which, asks string, denies func(network.Hop) bool) *Rule {
 	return &Rule{
 		ID:       id,
 		Explains: []*Rule{nameLookupsFail},
@@ -65,11 +66,11 @@ func dnsFiltered(id string, layer network.Layer, asks string, denies func(networ
 			for _, name := range sortedRefs(byName) {
 				d := byName[name]
 				found = append(found, Suspect{Subjects: []Ref{name}, Effects: d.effects, Data: d.data, Vars: map[string]string{
-					"pods": podNames(d.data.pods), "says": d.data.hops[0].Says,
+					"pods": podNames(d.data.pods), "says": d.data.hops[0].Says, "which": short(name),
 				}})
 			}
 			if len(found) == 0 && len(none.effects) > 0 {
-				found = append(found, Suspect{Subjects: []Ref{{Kind: "Service", Namespace: dns.service.Namespace, Name: dns.service.Name}}, Effects: none.effects, Data: none.data, Vars: map[string]string{"pods": "these pods", "says": "A rule may stop DNS"}})
+				found = append(found, Suspect{Subjects: []Ref{{Kind: "Service", Namespace: dns.service.Namespace, Name: dns.service.Name}}, Effects: none.effects, Data: none.data, Vars: map[string]string{"pods": "these pods", "says": "It may stop DNS", "which": which}})
 			}
 			return found
 		},
@@ -176,12 +177,12 @@ func podNames(pods []*corev1.Pod) string {
 // dnsBlockedByPolicy: a NetworkPolicy isolates the pods and lets no lookup
 // through. Where nothing says whether policies are enforced, lookups without
 // an answer from just the pods that a policy isolates say so.
-var dnsBlockedByPolicy = dnsFiltered("dns-blocked-by-network-policy", network.NetworkPolicies,
+var dnsBlockedByPolicy = dnsFiltered("dns-blocked-by-network-policy", network.NetworkPolicies, "a NetworkPolicy",
 	"Does a NetworkPolicy stop their traffic to CoreDNS on port 53?",
 	func(h network.Hop) bool { return h.Code == network.PolicyDenies })
 
 // dnsBlockedByACL: a network ACL of a subnet drops lookups or their answers.
-var dnsBlockedByACL = dnsFiltered("dns-blocked-by-network-acl", network.NetworkACLs,
+var dnsBlockedByACL = dnsFiltered("dns-blocked-by-network-acl", network.NetworkACLs, "a network ACL",
 	"Does a network ACL drop their traffic to CoreDNS on port 53, or the answers?",
 	func(h network.Hop) bool { return h.Truth == network.No })
 
@@ -205,7 +206,7 @@ var dnsAddressWrong = &Rule{
 				if setting == nil {
 					// The kubelet's own default: the address that EKS and
 					// kubeadm put there is that of the Service.
-					continue
+					ref, setting = podRef(p), &dnsSetting{field: "the kubelet"}
 				}
 				if bySetting[ref] == nil {
 					bySetting[ref] = setting
@@ -217,7 +218,7 @@ var dnsAddressWrong = &Rule{
 		for _, ref := range sortedRefs(bySetting) {
 			s := bySetting[ref]
 			found = append(found, Suspect{Subjects: []Ref{ref}, Effects: s.effects, Data: s, Vars: map[string]string{
-				"field": s.field, "address": strings.Join(s.servers, ", "), "right": dns.service.Spec.ClusterIP, "service": dns.service.Namespace + "/" + dns.service.Name,
+				"field": s.field, "address": cmp.Or(strings.Join(s.servers, ", "), "the nameserver"), "right": dns.service.Spec.ClusterIP, "service": dns.service.Namespace + "/" + dns.service.Name,
 			}})
 		}
 		return found
@@ -227,6 +228,9 @@ var dnsAddressWrong = &Rule{
 		Needs: []probes.Any{probes.Services, probes.Pods},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			set := s.Data.(*dnsSetting)
+			if len(set.servers) == 0 {
+				return Answered(false, Evidence{Says: "neither the pod nor the settings of its node name a nameserver, so it is given " + s.Vars["right"] + ", the address of Service " + s.Vars["service"]})
+			}
 			services, err := probes.Services.Of(facts)
 			if err != nil {
 				return CantTell(err)
@@ -377,38 +381,19 @@ func serviceOf(services *probes.List[corev1.Service], from, host string) *corev1
 // nearestService is the Service whose name is most like the first label of a
 // host, as namespace/name; empty where none is alike.
 func nearestService(services *probes.List[corev1.Service], from, host string) string {
-	labels := strings.Split(host, ".")
-	best, bestScore := "", 3
-	for _, svc := range services.All() {
-		score := distance(labels[0], svc.Name)
-		if svc.Namespace != from {
-			score++
-		}
-		if score < bestScore {
-			best, bestScore = svc.Namespace+"/"+svc.Name, score
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance of two names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
+	label, _, _ := strings.Cut(host, ".")
+	for _, local := range []bool{true, false} {
+		byName := map[string]*corev1.Service{}
+		for _, svc := range services.All() {
+			if (svc.Namespace == from) == local {
+				byName[svc.Name] = svc
 			}
-			last, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, last+cost)
+		}
+		if name := nearest(label, sortedKeys(byName)); name != "" {
+			return byName[name].Namespace + "/" + name
 		}
 	}
-	return row[len(b)]
+	return ""
 }
 
 // whereNamed finds the environment variable or argument that holds a host.
