@@ -223,15 +223,6 @@ func objectMissing(kind string, list probes.Any) Test {
 	}
 }
 
-func sortedRefs(known map[Ref][]string) []Ref {
-	var list []Ref
-	for r := range known {
-		list = append(list, r)
-	}
-	slices.SortFunc(list, probes.CompareRefs)
-	return list
-}
-
 // configMapMissing and secretMissing: a container can't start without an
 // object that does not exist.
 var (

@@ -145,15 +145,6 @@ func refOf(h network.Hop) Ref {
 	return Ref{Kind: h.Kind, Name: name}
 }
 
-func sortedRefs[V any](m map[Ref]V) []Ref {
-	var refs []Ref
-	for r := range m {
-		refs = append(refs, r)
-	}
-	slices.SortFunc(refs, probes.CompareRefs)
-	return refs
-}
-
 func appendOnce(list []*Finding, f *Finding) []*Finding {
 	if slices.Contains(list, f) {
 		return list
