@@ -27,7 +27,12 @@ type Diagnosis struct {
 	// Considered are the rules that were judged, with their verdicts; filled
 	// for a focus and for --verbose.
 	Considered []Considered `json:"considered,omitempty"`
-	Stats      Stats        `json:"stats"`
+	// Baseline says what became of an earlier diagnosis's faults, where one
+	// was given; the lists above then hold only what is new or has changed.
+	Baseline *Difference `json:"baseline,omitempty"`
+	// Suppressed are the suppressions that were given, with what they hid.
+	Suppressed []Suppression `json:"suppressed,omitempty"`
+	Stats      Stats         `json:"stats"`
 }
 
 // Cluster is what is known of the cluster itself; empty fields are unknown.

@@ -23,6 +23,9 @@ looked for in all of them.`,
   ppodoctor explain kafka/pod/kafka-0 --snapshot incident.tar.gz`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.validate(); err != nil {
+				return err
+			}
 			kind, name, err := splitObject(args[0], in.kube.Namespace)
 			if err != nil {
 				return err
@@ -36,7 +39,7 @@ looked for in all of them.`,
 				return err
 			}
 			d := diagnose.Walk(cmd.Context(), facts, k, diagnose.Options{Focus: &ref, Verbose: out.verbose})
-			return out.write(cmd, d)
+			return out.write(cmd, d, diagnose.ExercisedIn(cmd.Context(), facts))
 		},
 	}
 	in.flags(cmd)

@@ -26,6 +26,9 @@ Exit codes, the same in every format:
   3  nothing found wrong, but not all could be seen`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.validate(); err != nil {
+				return err
+			}
 			facts, k, err := in.open(cmd)
 			if err != nil {
 				return err
@@ -36,7 +39,7 @@ Exit codes, the same in every format:
 			}
 			opts.Verbose = out.verbose
 			d := diagnose.Walk(cmd.Context(), facts, k, opts)
-			return out.write(cmd, d)
+			return out.write(cmd, d, diagnose.ExercisedIn(cmd.Context(), facts))
 		},
 	}
 	in.flags(cmd)

@@ -57,26 +57,31 @@ func asJSON(b *bytes.Buffer, d *diagnose.Diagnosis, _ Options) error {
 
 // asYAML is the same document in YAML, keys in the same order.
 func asYAML(b *bytes.Buffer, d *diagnose.Diagnosis, _ Options) error {
+	data, err := marshalYAML(d)
+	b.Write(data)
+	return err
+}
+
+func marshalYAML(v any) ([]byte, error) {
 	escape := func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
-	data, err := marshalWith(d, escape)
+	data, err := marshalWith(v, escape)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var node yaml.Node
 	if err := yaml.Unmarshal(data, &node); err != nil {
-		return err
+		return nil, err
 	}
 	if err := restyle(&node); err != nil {
-		return err
+		return nil, err
 	}
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&node); err != nil {
-		return err
+		return nil, err
 	}
-	b.Write(escapeHidden(out.Bytes(), escape))
-	return nil
+	return escapeHidden(out.Bytes(), escape), nil
 }
 
 // restyle turns JSON's style into YAML's: blocks for maps and lists, and for

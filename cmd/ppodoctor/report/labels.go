@@ -12,7 +12,10 @@ type labels struct {
 	Timeline, Unexplained, Lead, Gaps, Next     string
 	Settles, Questions, Other, More, Since, Ago string
 	Explains, Sources, Symptoms                 string
-	Scopes, Truths, Reasons                     map[string]string
+	New, There, Fixed, Vanished, Unsettled      string
+	Suppressed, Until, Expired, Baseline        string
+	Reads, Explained, NoSuspect                 string
+	Scopes, Truths, Reasons, Standings          map[string]string
 }
 
 var english = labels{
@@ -25,6 +28,10 @@ var english = labels{
 	Timeline: "Timeline", Unexplained: "UNEXPLAINED", Lead: "lead", Gaps: "NOT SEEN", Next: "To read next",
 	Settles: "settles", Questions: "Questions", Other: "see", More: "more", Since: "since", Ago: "ago",
 	Explains: "explains", Sources: "Sources", Symptoms: "Symptoms",
+	New: "NEW", There: "STILL THERE", Fixed: "FIXED", Vanished: "VANISHED, unproven: nothing exercises it any more", Unsettled: "UNSETTLED: not all could be seen, or what it hurt is not well",
+	Suppressed: "Suppressed", Until: "until", Expired: "expired", Baseline: "Since",
+	Reads: "Reads", Explained: "explained by", NoSuspect: "no suspect there",
+	Standings: map[string]string{"cause": "cause", "suspected": "suspected", "risk": "risk", "symptom": "symptom", "state": "state on the way"},
 	Scopes: map[string]string{
 		"structural": "structural", "replaces-nodes": "replaces nodes",
 		"restarts-pods": "restarts pods", "covers-symptom": "covers the symptom only",

@@ -49,10 +49,8 @@ func Formats() []Format {
 // Write renders d in a format of [Formats]. Nothing is written before the
 // whole report is rendered.
 func Write(w io.Writer, d *diagnose.Diagnosis, format string, opts Options) error {
-	var names []string
 	for _, f := range Formats() {
 		if f.Name != format {
-			names = append(names, f.Name)
 			continue
 		}
 		var page bytes.Buffer
@@ -62,5 +60,14 @@ func Write(w io.Writer, d *diagnose.Diagnosis, format string, opts Options) erro
 		_, err := w.Write(page.Bytes())
 		return err
 	}
-	return fmt.Errorf("unknown format %q: use one of %s", format, strings.Join(names, ", "))
+	return UnknownFormat(format)
+}
+
+// UnknownFormat is the error for a format that isn't one.
+func UnknownFormat(name string) error {
+	var names []string
+	for _, f := range Formats() {
+		names = append(names, f.Name)
+	}
+	return fmt.Errorf("unknown format %q: use one of %s", name, strings.Join(names, ", "))
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pposiraegi/ppodoctor/diagnose"
@@ -57,4 +58,15 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// named is a title with its object, where the title doesn't name it already.
+func named(title string, ref diagnose.Ref) string {
+	switch {
+	case !strings.Contains(title, ref.Name):
+		return title + " · " + ref.String()
+	case ref.Namespace != "" && !strings.Contains(title, ref.Namespace):
+		return title + " · " + ref.Namespace
+	}
+	return title
 }

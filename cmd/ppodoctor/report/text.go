@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +18,8 @@ const (
 
 // text is the report for a terminal: the answer first, then its proof.
 func text(b *bytes.Buffer, d *diagnose.Diagnosis, opts Options) error {
-	width := opts.Width
-	if width == 0 {
-		width = 80
-	}
-	t := &textReport{page: page{width: min(max(width, 60), 200), styles: newStyles(opts)}, d: d, opts: opts, labels: english, clock: clockOf(d.At)}
+	t := newText(opts, d.At)
+	t.d = d
 	t.verdict()
 	t.faults(t.Cause, d.Causes)
 	t.faults(t.Suspected, d.Suspected)
@@ -30,6 +28,14 @@ func text(b *bytes.Buffer, d *diagnose.Diagnosis, opts Options) error {
 		t.unexplainedSymptoms()
 		t.moments()
 		t.notSeen()
+		if d.Baseline != nil {
+			t.heading("", t.Baseline+" "+t.clock(d.Baseline.From.At))
+			t.outcomes(t.warn.Bold(true), t.Unsettled, d.Baseline.Unsettled)
+			t.outcomes(t.warn.Bold(true), t.Vanished, d.Baseline.Vanished)
+			t.outcomes(t.good.Bold(true), t.Fixed, d.Baseline.Fixed)
+			t.outcomes(t.dim, t.There, d.Baseline.There)
+		}
+		t.suppressed(d.Suppressed)
 		if opts.Verbose {
 			t.considered()
 		}
@@ -44,6 +50,15 @@ type textReport struct {
 	d     *diagnose.Diagnosis
 	opts  Options
 	clock func(time.Time) string
+	now   time.Time
+}
+
+func newText(opts Options, now time.Time) *textReport {
+	width := opts.Width
+	if width == 0 {
+		width = 80
+	}
+	return &textReport{page: page{width: min(max(width, 60), 200), styles: newStyles(opts)}, opts: opts, labels: english, clock: clockOf(now), now: now}
 }
 
 func (t *textReport) verdict() {
@@ -149,7 +164,7 @@ func (t *textReport) steps(c diagnose.Cause) {
 
 func (t *textReport) step(c diagnose.Cause, i int, lead, rest string, seen map[int]bool) {
 	s := c.Chain[i]
-	name := s.Title + " · " + s.Subject.String()
+	name := named(s.Title, s.Subject)
 	if seen[i] {
 		t.line(lead, rest, "("+t.Other+" "+name+")", t.dim)
 		return
@@ -249,7 +264,7 @@ func (t *textReport) ruled(rivals []diagnose.Ruled) {
 		}
 		t.line(in2+t.dim.Render("○ "), in2+in1, title+" — "+why, t.plain)
 		if t.opts.Verbose {
-			t.line(in2+in1, in2+in1, r.Why+" "+t.Truths["no"], t.dim)
+			t.line(in2+in1, in2+in1, r.Why, t.dim)
 			for _, f := range r.Evidence {
 				if f.Command != "" {
 					t.cmd(in2+in1, f.Command)
@@ -303,7 +318,7 @@ func (t *textReport) verified(list []diagnose.Verify) {
 func (t *textReport) unexplainedSymptoms() {
 	for _, s := range t.d.Unexplained {
 		t.blank()
-		name := s.Title + " · " + s.Subject.String()
+		name := named(s.Title, s.Subject)
 		if s.Count > 1 {
 			name += fmt.Sprintf(" ×%d", s.Count)
 		}
@@ -315,6 +330,9 @@ func (t *textReport) unexplainedSymptoms() {
 			t.fact(in1+"• ", in2, f)
 		}
 		for _, f := range s.Lead {
+			if slices.ContainsFunc(s.Evidence, func(e diagnose.Fact) bool { return e.Says == f.Says }) {
+				continue
+			}
 			t.fact(in1+t.dim.Render(t.Lead+" "), in2, f)
 		}
 		t.cohorts(in1, s.Cohorts, nil)
@@ -414,4 +432,4 @@ func (t *textReport) truth(truth diagnose.Truth) string {
 }
 
 // age is how long before the diagnosis something was.
-func (t *textReport) age(at time.Time) string { return age(t.d.At.Sub(at)) + " " + t.Ago }
+func (t *textReport) age(at time.Time) string { return age(t.now.Sub(at)) + " " + t.Ago }
