@@ -78,3 +78,55 @@ func TestHealthyPaths(t *testing.T) {
 		t.Logf("%s: %d paths", filepath.Base(archive), paths)
 	}
 }
+
+// TestIncidentPaths asks whether each pod reaches CoreDNS in the clusters
+// where that is, or looks like, the fault.
+func TestIncidentPaths(t *testing.T) {
+	for folder, want := range map[string]struct {
+		layer network.Layer
+		truth network.Truth // of the worst path
+		codes []network.Code
+	}{
+		"dns-security-groups":            {network.SecurityGroups, network.No, []network.Code{network.SGRulesMismatch}},
+		"dns-security-groups-egress":     {network.SecurityGroups, network.No, []network.Code{network.SGRulesMismatch, network.SGHasNoRules}},
+		"dns-security-groups-repaired":   {network.SecurityGroups, network.Yes, nil},
+		"dns-groups-differ-but-admitted": {network.SecurityGroups, network.Yes, nil},
+		"dns-network-acl":                {network.NetworkACLs, network.No, []network.Code{network.ACLRestriction}},
+		"dns-network-policy":             {network.NetworkPolicies, network.No, []network.Code{network.PolicyDenies}},
+		"dns-cloud-not-captured":         {network.SecurityGroups, network.Unknown, []network.Code{network.NotKnown}},
+	} {
+		t.Run(folder, func(t *testing.T) {
+			src, err := OpenSnapshot("../testdata/" + folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := worldOf(t, src)
+			worst := network.Yes
+			others := slices.DeleteFunc([]network.Layer{network.SecurityGroups, network.NetworkPolicies, network.NetworkACLs}, func(l network.Layer) bool { return l == want.layer })
+			for _, p := range w.Pods.All {
+				if p.Spec.HostNetwork || p.Status.PodIP == "" {
+					continue
+				}
+				a := w.Path(network.Pod(p.Namespace, p.Name), network.Service("kube-system", "kube-dns"), network.UDP, 53)
+				got := a.On(want.layer)
+				if got.Truth == network.No || worst == network.Yes {
+					worst = got.Truth
+				}
+				if got.Truth != network.Yes {
+					for _, h := range got.Decisive() {
+						if !slices.Contains(want.codes, h.Code) {
+							t.Errorf("%s: code %s: %s", a.From, h.Code, h.Says)
+						}
+					}
+					t.Logf("%s: %s: %s", a.From, got.Truth, got.Says())
+				}
+				if rest := a.On(others...); rest.Truth == network.No {
+					t.Errorf("%s: also stopped: %s", a.From, rest.Says())
+				}
+			}
+			if worst != want.truth {
+				t.Errorf("%s on %s, want %s", worst, want.layer, want.truth)
+			}
+		})
+	}
+}

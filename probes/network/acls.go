@@ -36,24 +36,25 @@ func (w *World) aclHop(subnet string, subnetErr error, d Direction, peer []netip
 	all, none := true, true
 	var deciding string
 	for _, block := range peer {
-		truth, by := decideACL(acl.Entries, d, block, proto, ports)
+		truth, entry := decideACL(acl.Entries, d, block, proto, ports)
 		if deciding == "" || truth != Yes {
-			deciding = by
+			deciding = entry
 		}
 		all, none = all && truth == Yes, none && truth == No
 	}
 	h.Rule = deciding
-	dir := fmt.Sprintf("%s %s %s %s", what, d.preposition(), joinBlocks(peer), "of subnet "+subnet)
+	by := "network ACL " + id + " of subnet " + subnet
+	dir := fmt.Sprintf("%s %s %s", what, d.preposition(), joinBlocks(peer))
 	switch {
 	case all:
-		h.Truth, h.Code, h.Says = Yes, ACLAllows, fmt.Sprintf("network ACL %s lets %s pass by %s", id, dir, deciding)
+		h.Truth, h.Code, h.Says = Yes, ACLAllows, fmt.Sprintf("%s lets %s pass by %s", by, dir, deciding)
 	case none:
-		h.Truth, h.Code, h.Says = No, ACLRestriction, fmt.Sprintf("network ACL %s denies %s by %s", id, dir, deciding)
+		h.Truth, h.Code, h.Says = No, ACLRestriction, fmt.Sprintf("%s denies %s by %s", by, dir, deciding)
 	case ports[0] < ports[1] && !slices.ContainsFunc(peer, func(b netip.Prefix) bool { return !b.IsValid() || !b.IsSingleIP() }):
 		h.Truth, h.Code, h.Partly = No, ACLRestriction, true
-		h.Says = fmt.Sprintf("network ACL %s lets only a part of the ports of %s pass: %s", id, dir, deciding)
+		h.Says = fmt.Sprintf("%s lets only a part of the ports of %s pass: %s", by, dir, deciding)
 	default:
-		h.Truth, h.Code, h.Says = Unknown, NotKnown, fmt.Sprintf("network ACL %s lets a part of %s pass: %s", id, dir, deciding)
+		h.Truth, h.Code, h.Says = Unknown, NotKnown, fmt.Sprintf("%s lets a part of %s pass: %s", by, dir, deciding)
 		h.Err = errSomeAddresses
 	}
 	return h
