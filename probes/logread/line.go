@@ -35,7 +35,8 @@ var levels = map[string]Level{
 
 // A line is one line of a log, taken apart.
 type line struct {
-	text   string // what it says, without time, level and colours
+	text   string // what it says, without time and colours
+	lead   int    // how much of text is the level
 	level  Level
 	at     time.Time         // zero where it doesn't say
 	fields map[string]string // of JSON and logfmt, nested keys joined by dots
@@ -148,11 +149,14 @@ func parsePlain(s string) line {
 	l := line{text: s}
 	at, rest := leadingTime(s)
 	l.at, l.header = at, !at.IsZero()
+	l.text = strings.TrimLeft(rest, " \t-]:,")
 	if level, message, ok := leadingLevel(rest, l.header); ok {
-		l.level, l.header, l.text = level, true, message
+		l.level, l.header, l.lead = level, true, max(0, len(l.text)-len(message))
+		if strings.HasPrefix(message, "plugin/kubernetes: ") && strings.Contains(message, "ailed to ") {
+			l.level = Error // CoreDNS logs client-go's errors as INFO
+		}
 		return l
 	}
-	l.text = strings.TrimLeft(rest, " \t-]:,")
 	for _, p := range fatalBeginnings {
 		if strings.HasPrefix(l.text, p) {
 			l.level = Fatal

@@ -96,7 +96,7 @@ func (x *reading) entry(e *entry) {
 	if len(matches) == 0 && e.level < Error {
 		return
 	}
-	template := fold(e.text)
+	template := fold(e.text[e.lead:])
 	key := template
 	if len(matches) > 0 {
 		key = matches[0].Signature.ID + " " + template
@@ -135,7 +135,7 @@ func (x *reading) forget() {
 }
 
 func newFailure(e *entry, template string, matches []knowledge.Match) *Failure {
-	f := &Failure{Text: telling(e.text), Template: template, Fields: objects(e.fields), Frame: ownFrame(e.text)}
+	f := &Failure{Text: telling(e.text[e.lead:]), Template: template, Fields: objects(e.fields), Frame: ownFrame(e.text)}
 	f.Handled = e.level == Info || e.level == Debug || mended.MatchString(e.text)
 	if len(matches) > 0 {
 		f.Signature, f.Captures = matches[0].Signature, matches[0].Captures
