@@ -51,6 +51,8 @@ func (g *graph) standing(f *Finding) standing {
 	switch {
 	case g.explainedBy(f, Yes):
 		return isNothing // a link of the chain of something deeper
+	case f.Rule.LastResort && g.betterExplained(f):
+		return isNothing
 	case f.Truth == Yes && !f.Rule.Intermediate && g.hasCertainEffect(f):
 		return isCause
 	case f.Rule.Intermediate && (f.Truth == Unknown || g.explainedBy(f, Unknown)):
@@ -59,6 +61,21 @@ func (g *graph) standing(f *Finding) standing {
 		return isNothing // all that it could explain has a confirmed cause
 	}
 	return isSuspected
+}
+
+// betterExplained reports whether each effect of a last resort has a cause
+// that is none: such a cause knows more.
+func (g *graph) betterExplained(f *Finding) bool {
+	return !slices.ContainsFunc(f.Effects, func(e *Finding) bool { return !g.explainedWell(e) })
+}
+
+func (g *graph) explainedWell(e *Finding) bool {
+	return slices.ContainsFunc(g.causedBy[e], func(c *Finding) bool {
+		if c.Truth != Yes || c.Rule.LastResort {
+			return false
+		}
+		return !c.Rule.Intermediate && g.hasCertainEffect(c) || g.explainedWell(c)
+	})
 }
 
 // explainedBy reports whether something that can be a cause, and has the

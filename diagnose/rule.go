@@ -24,7 +24,10 @@ type Rule struct {
 	// ("names don't resolve"): it is never a cause. Where nothing deeper is
 	// confirmed it stays suspected.
 	Intermediate bool
-	Needs        []probes.Any // the facts that Suspects reads
+	// LastResort marks a fault that is a cause only of effects that no other
+	// confirmed cause explains: it knows less than the others.
+	LastResort bool
+	Needs      []probes.Any // the facts that Suspects reads
 	// Suspects says who may be at fault, for which of the effects. A symptom
 	// gets no effects; a latent rule may be called without any. It only
 	// proposes: what incriminates is the tests' business.

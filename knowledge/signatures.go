@@ -21,9 +21,11 @@ const (
 	Wrapper Role = "wrapper" // wraps another error; its inner text says more
 	Symptom Role = "symptom" // a consequence of something else
 	Weak    Role = "weak"    // says that something failed, not what
+	// Milestone says how far the program has come; nothing failed.
+	Milestone Role = "milestone"
 )
 
-var roles = []Role{Cause, Wrapper, Symptom, Weak}
+var roles = []Role{Cause, Wrapper, Symptom, Weak, Milestone}
 
 // A Signature recognises one form of log entry.
 //

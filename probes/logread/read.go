@@ -33,7 +33,21 @@ type Excerpt struct {
 	Failures []*Failure // all that failed, folded; the most telling first
 	Dropped  int        // how many kinds of failures there were beyond Failures
 	Last     []string   // the last three lines
+
+	// Milestones are how far the program came, in the order of the log: the
+	// ports that it listens on, that it has started. A few at most.
+	Milestones []Milestone
 }
+
+// A Milestone is an entry that says how far the program came.
+type Milestone struct {
+	Text     string
+	Meaning  string
+	Captures map[string]string
+	At       time.Time // zero where the log has no times
+}
+
+const maxMilestones = 12
 
 // A Failure is an entry that says that something failed, with those like it.
 type Failure struct {
@@ -93,6 +107,12 @@ func (x *reading) entry(e *entry) {
 		x.To = e.at
 	}
 	matches := x.signatures.Match(e.text)
+	if i := slices.IndexFunc(matches, func(m knowledge.Match) bool { return m.Signature.Role == knowledge.Milestone }); i >= 0 {
+		if m := matches[i]; e.level < Warn && len(x.Milestones) < maxMilestones {
+			x.Milestones = append(x.Milestones, Milestone{Text: telling(e.text), Meaning: m.Signature.Meaning, Captures: m.Captures, At: e.at})
+		}
+		matches = matches[:i]
+	}
 	if len(matches) == 0 && e.level < Error {
 		return
 	}
