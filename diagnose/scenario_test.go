@@ -86,6 +86,12 @@ func asJSON(t *testing.T, d *diagnose.Diagnosis) string {
 // TestScenarios judges each incident, and judges it again with each document
 // withheld in turn.
 func TestScenarios(t *testing.T) {
+	coverage := &answered{count: map[string]map[diagnose.Truth]int{}}
+	t.Cleanup(func() {
+		for _, m := range coverage.missing(diagnose.Yes, diagnose.No) {
+			t.Log(m)
+		}
+	})
 	for _, dir := range scenarios(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +110,7 @@ func TestScenarios(t *testing.T) {
 			seen := &recorder{Source: src}
 			full := walk(seen)
 			judge(t, want, full)
+			coverage.add(full)
 			if t.Failed() {
 				return
 			}
@@ -111,7 +118,9 @@ func TestScenarios(t *testing.T) {
 				t.Errorf("a second walk differs:\n%s", diff)
 			}
 			for _, doc := range seen.opened() {
-				withheld(t, full, walk(&withholder{Source: src, path: doc}), doc)
+				d := walk(&withholder{Source: src, path: doc})
+				coverage.add(d)
+				withheld(t, full, d, doc)
 			}
 		})
 	}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scripts expect")
+
+// TestMain makes the test binary stand in for ppodoctor in the scripts.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"ppodoctor": func() { os.Exit(run()) }})
+}
+
+// TestCLI runs the program as a user would: testdata/cli/*.txtar. $TESTDATA is
+// the folder of the scenarios.
+func TestCLI(t *testing.T) {
+	testdata, err := filepath.Abs("../../testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:           filepath.Join(testdata, "cli"),
+		UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("TESTDATA", testdata)
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
+			return nil
+		},
+	})
+}
