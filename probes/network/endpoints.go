@@ -90,10 +90,9 @@ type end struct {
 	peer    Peer
 	subnets []string // where it is: one, or several that are possible
 	vpc     string
-	outside bool // nothing of ours filters on its side
-	bare    bool // security groups and ACLs do not apply to traffic with it
-	port    int  // where it differs from the port asked for
-	hops    []Hop
+	outside bool   // nothing of ours filters on its side
+	bare    bool   // security groups and ACLs do not apply to traffic with it
+	port    int    // where it differs from the port asked for
 	gateway string // it is reached only through this gateway endpoint
 	docs    []Document
 	snat    *Interface // where its traffic leaves the VPC, if not by iface
@@ -320,15 +319,11 @@ func (w *World) addressEnds(p Endpoint, proto Protocol, port int, source *end) (
 		if pod := x.podsAt[ip]; pod != nil {
 			return []end{w.podEnd(pod)}, nil
 		}
-		for _, n := range w.Nodes.All {
-			if nodeAddress(n) == ip {
-				return []end{w.nodeEnd(n.Name)}, nil
-			}
+		if n := x.nodesAt[ip]; n != nil {
+			return []end{w.nodeEnd(n.Name)}, nil
 		}
-		for _, s := range w.Services.All {
-			if slices.Contains(append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...), ip.String()) {
-				return w.serviceEnds(Service(s.Namespace, s.Name), proto, port, source)
-			}
+		if s := x.servicesAt[ip.String()]; s != nil {
+			return w.serviceEnds(Service(s.Namespace, s.Name), proto, port, source)
 		}
 		if i, err := w.interfaceAt(ip, "", p.Name); err == nil {
 			e.on(i, nil)

@@ -10,6 +10,8 @@ import (
 
 	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // An Interface is a network interface (ENI), from describe-network-interfaces
@@ -123,8 +125,13 @@ type index struct {
 	pods       map[string]*corev1.Pod     // by namespace/name
 	podsAt     map[netip.Addr]*corev1.Pod // that run now and are not on the host's network
 	namespaces map[string]*corev1.Namespace
-	prefixes   map[string][]netip.Prefix // of prefix lists
-	vpcBlocks  map[string][]netip.Prefix // of a VPC's subnets
+	nodesAt    map[netip.Addr]*corev1.Node
+	services   map[string]*corev1.Service               // by namespace/name
+	servicesAt map[string]*corev1.Service               // by cluster IP
+	slices     map[string][]*discoveryv1.EndpointSlice  // by namespace/service
+	policies   map[string][]*networkingv1.NetworkPolicy // by namespace
+	prefixes   map[string][]netip.Prefix                // of prefix lists
+	vpcBlocks  map[string][]netip.Prefix                // of a VPC's subnets
 }
 
 func (w *World) ix() *index {
@@ -187,8 +194,28 @@ func (w *World) buildIndex() {
 		}
 	}
 	x.nodes = map[string]*corev1.Node{}
+	x.nodesAt = map[netip.Addr]*corev1.Node{}
 	for _, n := range w.Nodes.All {
 		x.nodes[n.Name] = n
+		if ip := nodeAddress(n); ip.IsValid() && x.nodesAt[ip] == nil {
+			x.nodesAt[ip] = n
+		}
+	}
+	x.services, x.servicesAt = map[string]*corev1.Service{}, map[string]*corev1.Service{}
+	for _, s := range w.Services.All {
+		x.services[s.Namespace+"/"+s.Name] = s
+		for _, ip := range append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...) {
+			x.servicesAt[ip] = s
+		}
+	}
+	x.slices = map[string][]*discoveryv1.EndpointSlice{}
+	for _, s := range w.Slices.All {
+		of := s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]
+		x.slices[of] = append(x.slices[of], s)
+	}
+	x.policies = map[string][]*networkingv1.NetworkPolicy{}
+	for _, np := range w.Policies.All {
+		x.policies[np.Namespace] = append(x.policies[np.Namespace], np)
 	}
 	x.namespaces = map[string]*corev1.Namespace{}
 	for _, n := range w.Namespaces.All {

@@ -94,8 +94,8 @@ func (w *World) policyHop(d Direction, of, peer *end, proto Protocol, port int) 
 
 // isolating are the policies that select the pod for a direction, by name.
 func (w *World) isolating(d Direction, p *corev1.Pod) (selecting []*networkingv1.NetworkPolicy, broken error) {
-	for _, np := range w.Policies.All {
-		if np.Namespace != p.Namespace || !isolates(np, d) {
+	for _, np := range w.ix().policies[p.Namespace] {
+		if !isolates(np, d) {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector)

@@ -490,7 +490,8 @@ func TestPathsAgainstOracle(t *testing.T) {
 	}
 }
 
-// FuzzPath builds the world and the questions from the fuzzer's bytes.
+// FuzzPath builds the world and the questions from the fuzzer's bytes. Run it
+// with -fuzzminimizetime 10x: minimising an input of this size takes minutes.
 func FuzzPath(f *testing.F) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))

@@ -25,7 +25,7 @@ func (w *World) serviceEnds(p Endpoint, proto Protocol, port int, source *end) (
 		h.Truth, h.Code, h.Says = No, code, fmt.Sprintf(format, args...)
 		return nil, []Hop{h}
 	}
-	s := find(w.Services.All, func(s *corev1.Service) bool { return s.Namespace == p.Namespace && s.Name == p.Name })
+	s := w.ix().services[p.Namespace+"/"+p.Name]
 	if s == nil {
 		if w.Services.Err == nil {
 			return refuse(NoServicePort, "there is no %s", who)
@@ -89,13 +89,6 @@ func portsOf(ends []end) string {
 	return s
 }
 
-func find[T any](all []*T, is func(*T) bool) *T {
-	if i := slices.IndexFunc(all, is); i >= 0 {
-		return all[i]
-	}
-	return nil
-}
-
 func protocolOf(p *corev1.Protocol) Protocol {
 	if p == nil || *p == "" {
 		return TCP
@@ -108,8 +101,8 @@ func (w *World) backends(s *corev1.Service, sp corev1.ServicePort) ([]end, error
 		return w.selected(s, sp)
 	}
 	var ends []end
-	for _, slice := range w.Slices.All {
-		if slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name || slice.AddressType == discoveryv1.AddressTypeFQDN {
+	for _, slice := range w.ix().slices[s.Namespace+"/"+s.Name] {
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
 		port := 0
