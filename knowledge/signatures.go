@@ -88,6 +88,10 @@ func (s *Signatures) Match(entry string) []Match {
 	return found
 }
 
+// MayMatch reports, at a fraction of the cost of Match, whether any signature
+// can recognise the entry at all.
+func (s *Signatures) MayMatch(entry string) bool { return len(s.literals.candidates(entry)) > 0 }
+
 func captures(re *regexp.Regexp, groups []string) map[string]string {
 	got := map[string]string{}
 	for i, name := range re.SubexpNames() {

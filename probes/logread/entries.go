@@ -17,7 +17,6 @@ const (
 // An entry is a line with those that belong to it, such as its stack trace.
 type entry struct {
 	line
-	raw   string // the first line as it stands
 	block block
 	blank int // empty lines since the last that isn't
 }
@@ -59,11 +58,12 @@ func lines(r io.Reader, limit int64, yield func(string)) (bytes int64, cut bool,
 }
 
 // entries joins lines to entries.
-func entries(r io.Reader, limit int64, now time.Time, seen func(string), yield func(*entry)) (bytes int64, cut bool, err error) {
+func (x *reading) entries(r io.Reader, limit int64) (bytes int64, cut bool, err error) {
+	now := x.options.Now
 	var current *entry
 	flush := func() {
 		if current != nil {
-			yield(current)
+			x.entry(current)
 		}
 		current = nil
 	}
@@ -74,18 +74,46 @@ func entries(r io.Reader, limit int64, now time.Time, seen func(string), yield f
 			}
 			return
 		}
-		seen(s)
+		x.tail(s)
 		_, inner := unwrap(s)
 		if current != nil && current.goesOn(inner, now) {
 			current.add(inner)
 			return
 		}
 		flush()
+		if quiet(s) && !x.signatures.MayMatch(s) {
+			x.entry(&entry{line: line{level: Info, at: quietTime(s), header: true}})
+			return
+		}
 		l := parse(s, now)
-		current = &entry{line: l, raw: s, block: beginning(l.text)}
+		current = &entry{line: l, block: beginning(l.text)}
 	})
 	flush()
 	return bytes, cut, err
+}
+
+// quiet reports whether a line is JSON of level info or below, most of what
+// most programs log: if no signature may match it need not be taken apart.
+func quiet(s string) bool {
+	if !strings.HasPrefix(s, "{") {
+		return false
+	}
+	for _, level := range [...]string{`"level":"info"`, `"level":"INFO"`, `"level":"debug"`, `"level":"DEBUG"`, `"level":30`, `"severity":"INFO"`} {
+		if strings.Contains(s, level) {
+			return true
+		}
+	}
+	return false
+}
+
+func quietTime(s string) time.Time {
+	for _, key := range timeKeys {
+		if _, rest, ok := strings.Cut(s, `"`+key+`":"`); ok {
+			at, _ := leadingTime(rest)
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 func (e *entry) add(s string) {

@@ -79,7 +79,7 @@ const maxFailures = 64
 func Read(r io.Reader, signatures *knowledge.Signatures, o Options) *Excerpt {
 	x := &reading{Excerpt: &Excerpt{}, signatures: signatures, options: o, byTemplate: map[string]*Failure{}}
 	limit := cmp.Or(o.Limit, 32<<20)
-	x.Bytes, x.Cut, x.Broken = entries(r, limit, o.Now, x.tail, x.entry)
+	x.Bytes, x.Cut, x.Broken = x.entries(r, limit)
 	x.conclude()
 	return x.Excerpt
 }
@@ -106,10 +106,10 @@ func (x *reading) entry(e *entry) {
 		}
 		x.To = e.at
 	}
-	matches := x.signatures.Match(e.text)
+	matches := x.signatures.Match(matched(e.text))
 	if i := slices.IndexFunc(matches, func(m knowledge.Match) bool { return m.Signature.Role == knowledge.Milestone }); i >= 0 {
 		if m := matches[i]; e.level < Warn && len(x.Milestones) < maxMilestones {
-			x.Milestones = append(x.Milestones, Milestone{Text: telling(e.text), Meaning: m.Signature.Meaning, Captures: m.Captures, At: e.at})
+			x.Milestones = append(x.Milestones, Milestone{Text: telling(e.text[e.lead:]), Meaning: m.Signature.Meaning, Captures: m.Captures, At: e.at})
 		}
 		matches = matches[:i]
 	}

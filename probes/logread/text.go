@@ -39,6 +39,32 @@ func telling(text string) string {
 	return shorten(strings.Join(kept, "\n"), 1000)
 }
 
+// matched is the part of an entry that signatures are tried on: all that it
+// says, and the first of each run of stack frames.
+func matched(text string) string {
+	const maxFirst, maxOther, maxAll = 6000, 1500, 9000
+	head, rest, more := strings.Cut(text, "\n")
+	if len(head) > maxFirst {
+		head = head[:maxFirst]
+	}
+	if !more {
+		return head
+	}
+	var b strings.Builder
+	b.WriteString(head)
+	frames := 0
+	for s := range strings.SplitSeq(rest, "\n") {
+		if frames++; !frameLine(s) {
+			frames = 0
+		}
+		if frames <= 1 && b.Len() < maxAll {
+			b.WriteByte('\n')
+			b.WriteString(s[:min(len(s), maxOther)])
+		}
+	}
+	return b.String()
+}
+
 // frameLine: a stack frame or a source line in a trace.
 func frameLine(s string) bool {
 	t := strings.TrimSpace(s)
