@@ -14,5 +14,6 @@ func Rules() []*Rule {
 		mountRules,
 		claimRules,
 		dnsRules,
+		admissionRules,
 	)
 }
