@@ -231,7 +231,7 @@ func ExercisedIn(ctx context.Context, facts *probes.Facts) Exercised {
 				return false, Fact{Says: short(r) + " has no node", Document: "nodes", Command: "kubectl get nodes"}, nil
 			}
 		}
-		return true, Fact{Says: fmt.Sprintf("%d pods of what it hurt are well", pods), Document: "pods", Command: "kubectl get pods -A"}, nil
+		return true, Fact{Says: fmt.Sprintf("what it hurt has %d pods, and none shows a symptom", pods), Document: "pods", Command: "kubectl get pods -A"}, nil
 	}
 }
 

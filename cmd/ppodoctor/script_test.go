@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -32,5 +37,23 @@ func TestCLI(t *testing.T) {
 			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
 			return nil
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitCode},
 	})
+}
+
+// exitCode runs a command that must end with one of the given codes:
+//
+//	exitcode 0,3 COMMAND …
+func exitCode(ts *testscript.TestScript, _ bool, args []string) {
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if !slices.Contains(strings.Split(args[0], ","), strconv.Itoa(code)) {
+		ts.Fatalf("exit code %d, not %s", code, args[0])
+	}
 }

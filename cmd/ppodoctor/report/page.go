@@ -80,21 +80,23 @@ func (p *page) cmd(indent, text string) {
 		if i > 0 {
 			lead = indent + p.dim.Render("> ")
 		}
+		line, comment := cutComment(line)
 		for _, part := range continued(line, p.width-len(blank)-6) {
 			p.put(lead + p.command.Render(part))
 			lead = blank + in2
+		}
+		if comment != "" {
+			p.line(blank+in1+p.dim.Render("# "), blank+in1+p.dim.Render("# "), comment, p.dim)
 		}
 	}
 }
 
 // block writes a text of several lines behind a bar, so that none of them can
-// pass for a line of the report.
+// pass for a line of the report. It is code: a line that is too long stays
+// whole.
 func (p *page) block(indent, text string) {
-	bar := indent + p.dim.Render("│ ")
 	for _, line := range lines(text) {
-		for _, part := range hard(line, p.width-ansi.StringWidth(bar)) {
-			p.put(bar + part)
-		}
+		p.put(indent + p.dim.Render("│ ") + line)
 	}
 }
 
@@ -137,9 +139,8 @@ func hard(text string, width int) []string {
 	return append(out, text)
 }
 
-// continued breaks a command between words outside of quotes, each line but
-// the last ending in a backslash.
-func continued(command string, width int) []string {
+// shellWords splits a command at the spaces outside of quotes.
+func shellWords(command string) []string {
 	var words []string
 	var quote rune
 	start, last := 0, rune(0)
@@ -157,7 +158,25 @@ func continued(command string, width int) []string {
 		}
 		last = r
 	}
-	words = append(words, command[start:])
+	return append(words, command[start:])
+}
+
+// cutComment parts a command from the comment behind it.
+func cutComment(command string) (line, comment string) {
+	at := 0
+	for _, word := range shellWords(command) {
+		if strings.HasPrefix(word, "#") {
+			return strings.TrimRight(command[:at], " "), strings.TrimLeft(command[at:], "# ")
+		}
+		at += len(word) + 1
+	}
+	return command, ""
+}
+
+// continued breaks a command between words outside of quotes, each line but
+// the last ending in a backslash.
+func continued(command string, width int) []string {
+	words := shellWords(command)
 	out := []string{words[0]}
 	for i := 1; i < len(words); i++ {
 		unit := words[i] // a flag stays with its value

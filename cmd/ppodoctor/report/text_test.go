@@ -19,9 +19,20 @@ func TestText(t *testing.T) {
 
 func TestTextFitsTheWidth(t *testing.T) {
 	for _, name := range samples {
+		var code []string // the lines of Terraform and manifests, which stay whole
+		for _, c := range slices.Concat(sample(t, name).Causes, sample(t, name).Suspected, sample(t, name).Risks) {
+			for _, r := range c.Remedies {
+				for _, line := range append(lines(r.Terraform), lines(r.Manifest)...) {
+					code = append(code, strings.TrimSpace("│ "+line))
+				}
+			}
+		}
 		for _, width := range []int{60, 73, 80, 120, 200} {
 			for line := range strings.Lines(render(t, sample(t, name), "text", Options{Width: width, Verbose: true})) {
 				line = strings.TrimSuffix(line, "\n")
+				if _, isCode := strings.CutPrefix(strings.TrimLeft(line, " "), "│ "); isCode && slices.Contains(code, strings.TrimSpace(line)) {
+					continue
+				}
 				if ansi.StringWidth(line) > width && !unbreakable(line) {
 					t.Errorf("%s at %d columns: %d wide: %s", name, width, ansi.StringWidth(line), line)
 				}
@@ -35,6 +46,22 @@ func TestTextFitsTheWidth(t *testing.T) {
 func unbreakable(line string) bool {
 	line = strings.TrimSuffix(strings.TrimLeft(line, " │$"), ` \`)
 	return len(continued(line, 1)) == 1
+}
+
+func TestCommandsCanBeCopied(t *testing.T) {
+	p := page{width: 60, styles: newStyles(Options{})}
+	p.cmd("  ", `kubectl get nodeclaims -l karpenter.sh/nodepool=platform -o wide   # then delete those of the nodepool, one by one`)
+	p.cmd("  ", `kubectl patch deployment/coredns -n kube-system -p '{"spec": {"replicas": 2}}' --type merge # "quoted"`)
+	want := `  $ kubectl get nodeclaims \
+      -l karpenter.sh/nodepool=platform -o wide
+    # then delete those of the nodepool, one by one
+  $ kubectl patch deployment/coredns -n kube-system \
+      -p '{"spec": {"replicas": 2}}' --type merge
+    # "quoted"
+`
+	if got := p.b.String(); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
 }
 
 func TestTextAnswersFirst(t *testing.T) {
