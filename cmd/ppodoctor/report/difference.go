@@ -64,9 +64,7 @@ func (t *textReport) outcomes(style interface{ Render(...string) string }, head 
 			}
 		}
 		t.line(in2, in2, o.Rule+" · "+o.Fingerprint+" · "+strings.Join(standing, " → "), t.dim)
-		for _, f := range o.Evidence {
-			t.fact(in2+"• ", in2+in1, f)
-		}
+		t.facts(in2+"• ", in2+in1, o.Evidence)
 		for _, v := range o.Verify {
 			t.line(in2+t.dim.Render(t.Verify+" "), in2+in1, v.Expect, t.plain)
 			t.cmd(in2+in1, v.Run)

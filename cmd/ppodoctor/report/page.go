@@ -124,7 +124,8 @@ func wrap(text string, first, width int) []string {
 	return append(out, line)
 }
 
-// hard cuts text into pieces of at most width columns.
+// hard cuts text into pieces of at most width columns, where it can behind a
+// mark of punctuation.
 func hard(text string, width int) []string {
 	width = max(width, 8)
 	var out []string
@@ -132,6 +133,9 @@ func hard(text string, width int) []string {
 		piece := ansi.Truncate(text, width, "")
 		if piece == "" {
 			break
+		}
+		if at := strings.LastIndexAny(piece, "./:,;=_-&?") + 1; at > len(piece)/2 {
+			piece = piece[:at]
 		}
 		out = append(out, piece)
 		text = text[len(piece):]
