@@ -1,6 +1,10 @@
 package knowledge
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+)
 
 func TestSignatures(t *testing.T) {
 	s, err := readSignatures(embedded)
@@ -17,6 +21,36 @@ func TestSignatures(t *testing.T) {
 	for m := range s.Meanings {
 		if !used[m] {
 			t.Errorf("meaning %s has no signature", m)
+		}
+	}
+}
+
+func TestSignaturesOverlay(t *testing.T) {
+	const own = `
+meanings: {flux: The flux is out of phase.}
+signatures:
+- {id: ID, meaning: flux, runtime: shop, role: cause, priority: 99, pattern: 'flux (?P<code>\d+) is out of phase', matches: ['MATCH'], ignores: ['IGNORE'], sources: [ours]}
+`
+	for _, test := range []struct{ id, match, ignore, fault string }{
+		{"flux", "flux 7 is out of phase", "flux is fine", ""},
+		{"go-refused", "flux 7 is out of phase", "flux is fine", ""}, // replaces the embedded row
+		{"flux", "flux is fine", "x", "does not match"},
+		{"flux", "flux 7 is out of phase", "flux 8 is out of phase", "must not match"},
+		{"Flux", "flux 7 is out of phase", "x", "kebab-case"},
+	} {
+		file := strings.NewReplacer("ID", test.id, "MATCH", test.match, "IGNORE", test.ignore).Replace(own)
+		s, err := readSignatures(embedded, fstest.MapFS{"signatures.yaml": {Data: []byte(file)}})
+		if test.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), test.fault) {
+				t.Errorf("%v: got %v", test, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := s.Match("E flux 12 is out of phase"); len(found) != 1 || found[0].Captures["code"] != "12" || found[0].Signature.ID != test.id {
+			t.Errorf("%s: got %v", test.id, found)
 		}
 	}
 }
