@@ -214,7 +214,9 @@ func (s *Snapshot) Now() time.Time { return s.now }
 func (s *Snapshot) Gaps() []*Gap {
 	gaps := slices.Clone(s.gaps)
 	for _, n := range s.Meta.NotCaptured {
-		gaps = append(gaps, n.gap(Document{Path: n.What}))
+		if doc := (Document{Path: n.What}); !strings.HasPrefix(n.What, "logs/") { // one log of many is its reader's matter
+			gaps = append(gaps, n.gap(doc))
+		}
 	}
 	return gaps
 }
@@ -253,6 +255,12 @@ func (s *Snapshot) Open(_ context.Context, doc Document) (io.ReadCloser, error) 
 			return concat(docs, func(d json.RawMessage) []byte { return d }), nil
 		}
 		return nil, s.missing(doc)
+	}
+	if doc.Path == HelmReleases.Path && slices.Contains(s.Meta.Captured, helmCaptured) {
+		if !doc.IsHelmReleases() {
+			return nil, gapf(doc, NotCaptured, "of the Secrets only Helm's were captured")
+		}
+		return concat(s.objects[doc.Path], func(o object) []byte { return o.raw }), nil
 	}
 	if objects := s.objects[doc.Path]; len(objects) > 0 {
 		return concat(objects, func(o object) []byte { return o.raw }), nil
