@@ -298,6 +298,13 @@ func (c *recordedStream) Close() error {
 	return c.close()
 }
 
+// Counts are how many documents were recorded, and how many could not be read.
+func (r *Recorder) Counts() (documents, missing int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.files), len(r.gaps)
+}
+
 // helmCaptured, in `captured:`, says that of the Secrets only Helm's were read.
 const helmCaptured = "secrets/" + HelmReleaseType
 

@@ -41,7 +41,7 @@ func (c *Cluster) openList(ctx context.Context, doc probes.Document) (io.ReadClo
 	if l.kind.typed {
 		return l, nil
 	}
-	return &jsonList{list: l}, nil
+	return &jsonList{objects: l}, nil
 }
 
 // emptyIf makes "not served" the empty list that it is: no object exists of a
@@ -289,15 +289,16 @@ func keyOf(object any) string {
 	return m.GetNamespace() + "/" + m.GetName()
 }
 
-// A jsonList is a list whose objects have no Go type here: a stream of JSON.
+// A jsonList is a list whose objects have no Go type here: a stream of JSON,
+// and no [probes.ObjectReader].
 type jsonList struct {
-	*list
-	rest []byte
+	objects *list
+	rest    []byte
 }
 
 func (l *jsonList) Read(p []byte) (int, error) {
 	if len(l.rest) == 0 {
-		object, err := l.list.Next()
+		object, err := l.objects.Next()
 		if err != nil {
 			return 0, err
 		}
@@ -307,3 +308,5 @@ func (l *jsonList) Read(p []byte) (int, error) {
 	l.rest = l.rest[n:]
 	return n, nil
 }
+
+func (l *jsonList) Close() error { return l.objects.Close() }

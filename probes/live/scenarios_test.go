@@ -3,20 +3,114 @@
 package live
 
 import (
-	"os"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pposiraegi/ppodoctor/diagnose"
+	"github.com/pposiraegi/ppodoctor/knowledge"
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-func TestX(t *testing.T) {
+// TestScenarios loads every scenario into a real control plane: the running
+// cluster, its recording and the scenario's files are diagnosed alike. The AWS
+// side is the scenario's in each.
+func TestScenarios(t *testing.T) {
 	p := startControlPlane(t)
-	s, err := probes.OpenSnapshot(os.Getenv("SNAP"))
+	for _, path := range scenarioPaths(t) {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			s, err := probes.OpenSnapshot(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.load(s)
+			cluster, err := NewCluster(p.config("admin"), Options{AWS: s, Clock: s.Now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := walk(asLive{s, cluster})
+			recorder := probes.NewRecorder(cluster, probes.NewRedactor([]byte("test")), t.TempDir())
+			live := walk(recorder)
+			if diff := cmp.Diff(comparable(want), comparable(live)); diff != "" {
+				t.Errorf("the running cluster is diagnosed differently (-scenario +live):\n%s", diff)
+			}
+			file := filepath.Join(t.TempDir(), "recorded.tar.gz")
+			if err := recorder.Write(file, nil); err != nil {
+				t.Fatal(err)
+			}
+			recorded, err := probes.OpenSnapshot(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(comparable(live), comparable(walk(recorded))); diff != "" {
+				t.Errorf("the recording is diagnosed differently (-live +recorded):\n%s", diff)
+			}
+		})
+	}
+}
+
+func scenarioPaths(t *testing.T) []string {
+	t.Helper()
+	folders, err := filepath.Glob("../../testdata/*/expect.yaml")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no scenario: %v", err)
+	}
+	for i := range folders {
+		folders[i] = filepath.Dir(folders[i])
+	}
+	archives, err := filepath.Glob("../../testdata/*.tar.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.load(s)
-	for _, path := range p.loaded {
-		t.Log(path, p.count(path))
-	}
+	return append(folders, archives...)
 }
+
+// asLive is a snapshot seen as the cluster that holds it: what nobody captured
+// is what the cluster has, and Secrets but Helm's are not read.
+type asLive struct {
+	*probes.Snapshot
+	cluster *Cluster
+}
+
+func (s asLive) Open(ctx context.Context, doc probes.Document) (io.ReadCloser, error) {
+	if doc.Path == apiServices || doc.Path == "secrets" {
+		return s.cluster.Open(ctx, doc)
+	}
+	body, err := s.Snapshot.Open(ctx, doc)
+	var gap *probes.Gap
+	if errors.As(err, &gap) && gap.Reason == probes.NotCaptured && !doc.IsAWS() && !strings.HasPrefix(doc.Path, "logs/") {
+		return s.cluster.Open(ctx, doc)
+	}
+	return body, err
+}
+
+func walk(src probes.Source) *diagnose.Diagnosis {
+	k, err := knowledge.Load()
+	must(err)
+	return diagnose.Walk(context.Background(), probes.NewFacts(src), k, diagnose.Options{Verbose: true})
+}
+
+// comparable is a diagnosis as JSON without what may differ between a cluster
+// and files of it: its name, the words of gaps, and what was redacted.
+func comparable(d *diagnose.Diagnosis) string {
+	copied := *d
+	copied.Cluster = diagnose.Cluster{}
+	copied.Gaps = slices.Clone(d.Gaps)
+	for i := range copied.Gaps {
+		copied.Gaps[i].Detail, copied.Gaps[i].Reason = "", ""
+	}
+	text, err := json.MarshalIndent(&copied, "", " ")
+	must(err)
+	return redacted.ReplaceAllString(string(text), "REDACTED")
+}
+
+var redacted = regexp.MustCompile(`REDACTED-[0-9a-f]{10}`)
+
