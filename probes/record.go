@@ -315,6 +315,7 @@ func (r *Recorder) Write(name string, rename func(string) string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	meta := r.ClusterMeta()
+	meta.Captured, meta.NotCaptured = nil, nil // what a recorded snapshot says of itself
 	now := r.Now().UTC().Truncate(time.Second)
 	meta.CapturedAt = &now
 	for resource := range r.done {

@@ -5,11 +5,13 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -38,15 +40,61 @@ func (r *Recorder) Renamer(key []byte, public []string) (func(string) string, er
 			}
 		}
 	}
+	meta := r.ClusterMeta()
+	names.add(meta.Cluster)
+	if meta.Account != "" {
+		names.words[meta.Account] = true
+	}
 	renamed := names.rename(key)
 	return func(text string) string {
-		return words.ReplaceAllStringFunc(text, func(w string) string {
+		return renameable.ReplaceAllStringFunc(text, func(w string) string {
 			if to, ok := renamed[strings.ToLower(w)]; ok {
 				return to
+			}
+			if host, ok := strings.CutPrefix(w, "ip-"); ok {
+				return "ip-" + strings.ReplaceAll(renameAddress(key, strings.ReplaceAll(host, "-", ".")), ".", "-")
+			}
+			if strings.Contains(w, ".") {
+				return renameAddress(key, w)
 			}
 			return w
 		})
 	}, nil
+}
+
+// renameable is an address, as it is or as EC2 has it in host names, or a word.
+var renameable = regexp.MustCompile(`\bip(?:-\d{1,3}){4}\b|\b\d{1,3}(?:\.\d{1,3}){3}(?:/\d{1,2})?\b|[A-Za-z0-9]+`)
+
+// renameAddress maps an IPv4 address, or a network. Two addresses share as many
+// leading bits after as before, so that an address is in the same networks;
+// the first eight bits stay, and so do loopback, link-local and 0.0.0.0.
+func renameAddress(key []byte, text string) string {
+	prefix, err := netip.ParsePrefix(text)
+	bare := err != nil
+	if bare {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return text
+		}
+		prefix = netip.PrefixFrom(address, 32)
+	}
+	from := prefix.Addr().As4()
+	if from[0] == 0 || from[0] >= 224 || from[0] == 127 || from[0] == 169 && from[1] == 254 {
+		return text
+	}
+	number := binary.BigEndian.Uint32(from[:])
+	to := number
+	for bit := 8; bit < prefix.Bits(); bit++ {
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "address %d %d", bit, number>>(32-bit))
+		to ^= uint32(mac.Sum(nil)[0]&1) << (31 - bit)
+	}
+	var out [4]byte
+	binary.BigEndian.PutUint32(out[:], to)
+	if bare {
+		return netip.AddrFrom4(out).String()
+	}
+	return netip.PrefixFrom(netip.AddrFrom4(out), prefix.Bits()).String()
 }
 
 var words = regexp.MustCompile(`[A-Za-z0-9]+`)
@@ -113,6 +161,14 @@ func (n *privateNames) collect(parent, key string, value any) {
 			n.collect(parent, key, inner)
 		}
 	case string:
+		if key == "kind" || key == "apiVersion" {
+			for _, w := range words.FindAllString(v, -1) {
+				n.public[strings.ToLower(w)] = true
+			}
+		}
+		for _, m := range accountInARN.FindAllStringSubmatch(v, -1) {
+			n.words[m[1]] = true
+		}
 		// Names of variables and ports, and of what a rule or a verb applies
 		// to, are public.
 		if slices.Contains(nameKeys, key) && parent != "env" && parent != "ports" && parent != "names" {
@@ -120,6 +176,9 @@ func (n *privateNames) collect(parent, key string, value any) {
 		}
 	}
 }
+
+// accountInARN is the account in an ARN.
+var accountInARN = regexp.MustCompile(`\barn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:(\d{12}):`)
 
 func (n *privateNames) add(name string) {
 	for _, w := range words.FindAllString(name, -1) {
@@ -139,6 +198,10 @@ func (n *privateNames) rename(key []byte) map[string]string {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(w))
 		code := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)))
+		if strings.Trim(w, "0123456789") == "" { // an account, which is twelve digits
+			renamed[w] = fmt.Sprintf("%012d", binary.BigEndian.Uint64(mac.Sum(nil))%1e12)
+			continue
+		}
 		to := "x" + code[:6]
 		for size := 7; taken[to]; size++ {
 			to = "x" + code[:size]

@@ -113,4 +113,3 @@ func comparable(d *diagnose.Diagnosis) string {
 }
 
 var redacted = regexp.MustCompile(`REDACTED-[0-9a-f]{10}`)
-
