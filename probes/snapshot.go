@@ -209,13 +209,14 @@ func (e entry) read() ([]byte, error) {
 // time in it.
 func (s *Snapshot) Now() time.Time { return s.now }
 
-// Gaps are the files that could not be read and the things that the capture
-// says it could not have.
+// Gaps are the files that could not be read, and the kinds that were captured
+// in part. What the capture could not have at all is a gap of whoever asks for
+// it, as in a running cluster.
 func (s *Snapshot) Gaps() []*Gap {
 	gaps := slices.Clone(s.gaps)
 	for _, n := range s.Meta.NotCaptured {
-		if doc := (Document{Path: n.What}); !strings.HasPrefix(n.What, "logs/") { // one log of many is its reader's matter
-			gaps = append(gaps, n.gap(doc))
+		if len(s.objects[n.What]) > 0 {
+			gaps = append(gaps, n.gap(Document{Path: n.What}))
 		}
 	}
 	return gaps
