@@ -66,8 +66,9 @@ func (t *textReport) outcomes(style interface{ Render(...string) string }, head 
 		t.line(in2, in2, o.Rule+" · "+o.Fingerprint+" · "+strings.Join(standing, " → "), t.dim)
 		t.facts(in2+"• ", in2+in1, o.Evidence)
 		for _, v := range o.Verify {
-			t.line(in2+t.dim.Render(t.Verify+" "), in2+in1, v.Expect, t.plain)
+			t.put(in2 + t.dim.Render(t.Verify))
 			t.cmd(in2+in1, v.Run)
+			t.line(in2+in1+t.good.Render(t.Expect+" "), in2+in2, v.Expect, t.plain)
 			if v.Beware != "" {
 				t.line(in2+in1+t.warn.Render(t.Beware+" "), in2+in2, v.Beware, t.warn)
 			}
@@ -81,7 +82,7 @@ func (t *textReport) suppressed(list []diagnose.Suppression) {
 		if i == 0 {
 			t.heading("", t.Suppressed)
 		}
-		day := s.Expires.AddDate(0, 0, -1).Format("2006-01-02")
+		day := lastDay(s)
 		if s.Expired {
 			t.line(in1+t.warn.Render("! "), in2, fmt.Sprintf("%s %s: %s %s: %s", s.Rule, s.Subject, t.Expired, day, s.Reason), t.warn)
 			continue

@@ -105,20 +105,28 @@ func html(b *bytes.Buffer, dirty *diagnose.Diagnosis, _ Options) error {
 		r.Plots = []*plot{newPlot(d.Timeline, 960, clock), newPlot(d.Timeline, 340, clock)}
 	}
 	t, err := template.New("report").Funcs(template.FuncMap{
-		"clock":  clock,
-		"l":      func() labels { return r.L },
-		"number": func(i int) int { return i + 1 },
-		"bar":    func(g diagnose.Group) float64 { return 100 * float64(g.Failing) / float64(max(g.Failing+g.Healthy, 1)) },
-		"word":   func(words map[string]string, key any) string { return word(words, fmt.Sprint(key)) },
-		"meta":   func(s diagnose.Step) string { return stepMeta(s, r.L, clock) },
-		"nodes":  func(g diagnose.Group) []diagnose.Place { return g.Nodes[:min(len(g.Nodes), mostNodes)] },
-		"rest":   func(g diagnose.Group) int { return len(g.Nodes) - min(len(g.Nodes), mostNodes) },
-		"join":   strings.Join,
+		"clock":   clock,
+		"l":       func() labels { return r.L },
+		"number":  func(i int) int { return i + 1 },
+		"bar":     func(g diagnose.Group) float64 { return 100 * float64(g.Failing) / float64(max(g.Failing+g.Healthy, 1)) },
+		"word":    func(words map[string]string, key any) string { return word(words, fmt.Sprint(key)) },
+		"meta":    func(s diagnose.Step) string { return stepMeta(s, r.L, clock) },
+		"nodes":   func(g diagnose.Group) []diagnose.Place { return g.Nodes[:min(len(g.Nodes), mostNodes)] },
+		"rest":    func(g diagnose.Group) int { return len(g.Nodes) - min(len(g.Nodes), mostNodes) },
+		"join":    strings.Join,
+		"lastDay": lastDay,
+		"heads":   func(head string, list []diagnose.Outcome) headed { return headed{head, list} },
 	}).Parse(htmlTemplate)
 	if err != nil {
 		return err
 	}
 	return t.Execute(b, r)
+}
+
+// headed is a list under a heading.
+type headed struct {
+	Head string
+	List []diagnose.Outcome
 }
 
 func hash(text string) string {

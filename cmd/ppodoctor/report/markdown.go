@@ -38,6 +38,7 @@ func markdown(b *bytes.Buffer, dirty *diagnose.Diagnosis, opts Options) error {
 		}
 	}
 	m.notSeen(d)
+	m.compared(d)
 	return nil
 }
 
@@ -91,6 +92,35 @@ func (m *markdownReport) faults(kind string, faults []diagnose.Cause) {
 		}
 		m.remedies(c)
 		m.printf("\n%s\n", span(c.Fingerprint))
+	}
+}
+
+// compared is what became of earlier faults, and what is suppressed.
+func (m *markdownReport) compared(d *diagnose.Diagnosis) {
+	outcomes := func(indent string, list []diagnose.Outcome) {
+		for _, o := range list {
+			m.printf("%s- %s %s %s\n", indent, prose(o.Title), span(o.Subject.String()), span(o.Fingerprint))
+		}
+	}
+	if b := d.Baseline; b != nil {
+		m.printf("\n## %s %s\n", m.Baseline, m.clock(b.From.At))
+		for _, group := range []headed{{m.Unsettled, b.Unsettled}, {m.Vanished, b.Vanished}, {m.Fixed, b.Fixed}, {m.There, b.There}} {
+			if len(group.List) > 0 {
+				m.printf("\n### %s\n\n", group.Head)
+				outcomes("", group.List)
+			}
+		}
+	}
+	if len(d.Suppressed) > 0 {
+		m.printf("\n## %s\n\n", m.labels.Suppressed)
+	}
+	for _, s := range d.Suppressed {
+		state := m.Until
+		if s.Expired {
+			state = m.Expired
+		}
+		m.printf("- %s %s %s %s: %s\n", span(s.Rule), span(s.Subject), state, lastDay(s), prose(s.Reason))
+		outcomes("  ", s.Hides)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 func TestMarkdown(t *testing.T) {
 	golden(t, "dns.md", render(t, sample(t, "dns"), "markdown", Options{}))
+	golden(t, "compared.md", render(t, sample(t, "compared"), "markdown", Options{}))
 	golden(t, "hostile.md", render(t, sample(t, "hostile"), "markdown", Options{}))
 	golden(t, "dns.mmd", render(t, sample(t, "dns"), "mermaid", Options{}))
 	golden(t, "hostile.mmd", render(t, sample(t, "hostile"), "mermaid", Options{}))

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-var samples = []string{"dns", "suspected", "risk", "healthy", "hostile"}
+var samples = []string{"dns", "suspected", "risk", "healthy", "hostile", "compared"}
 
 // sample is a diagnosis of testdata.
 func sample(t testing.TB, name string) *diagnose.Diagnosis {

@@ -70,3 +70,6 @@ func named(title string, ref diagnose.Ref) string {
 	}
 	return title
 }
+
+// lastDay is the last day on which a suppression holds.
+func lastDay(s diagnose.Suppression) string { return s.Expires.AddDate(0, 0, -1).Format(time.DateOnly) }
