@@ -9,13 +9,20 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/pposiraegi/ppodoctor/knowledge"
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
 // conclude turns the findings into a diagnosis.
 func (w *walk) conclude(ctx context.Context) *Diagnosis {
+	w.facts.Gather(ctx, probes.Nodes, probes.Pods, probes.Workloads)
+	if len(w.findings) > 0 {
+		w.facts.Gather(ctx, probes.Events) // the timeline's, and leads
+	}
 	g := newGraph(w.findings)
+	w.compared = w.cohortView()
 	d := &Diagnosis{Schema: Schema, At: w.facts.Source().Now(), Focus: w.opts.Focus}
 	var confirmed, open, latent []*Finding
 	for _, f := range w.findings {
@@ -47,7 +54,7 @@ func (w *walk) conclude(ctx context.Context) *Diagnosis {
 		d.Gaps = slices.DeleteFunc(d.Gaps, func(g Gap) bool { return strings.HasPrefix(g.Document, "aws/") })
 		d.Next = slices.DeleteFunc(d.Next, func(n Next) bool { return strings.HasPrefix(n.Document, "aws/") })
 	}
-	d.Timeline = []Moment{}
+	d.Timeline = w.timeline(g, slices.Concat(confirmed, open, w.unexplained))
 	if w.opts.Verbose || w.opts.Focus != nil {
 		d.Considered = w.considered()
 	}
@@ -126,6 +133,10 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 		c.Effects = append(c.Effects, s.Subject())
 	}
 	c.Chain = w.chain(g, f)
+	c.Cohorts = w.compared.cohorts(g.failingPods(f))
+	if len(c.Cohorts) > 0 {
+		c.Evidence = append(c.Evidence, Fact{Says: c.Cohorts[0].says(), Document: "pods", Command: "kubectl get pods -A -o wide"})
+	}
 	// What the effects said is part of the proof: a few quotes stand with the
 	// cause, all of them with their steps in the chain.
 	quotes := 0
@@ -241,9 +252,25 @@ func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symp
 		}
 		if len(s.ExplainedBy) == 0 {
 			s.Lead = factsOf(w.lead(f))
+			w.unexplained = append(w.unexplained, f)
 			unexplained = append(unexplained, s)
 		}
 		all = append(all, s)
+	}
+	// What fails for no known reason may fail for the same one: the unexplained
+	// are compared with the healthy together.
+	var failing []*corev1.Pod
+	for _, f := range w.unexplained {
+		failing = append(failing, troubled(f)...)
+	}
+	if cohorts := w.compared.cohorts(failing); len(cohorts) > 0 {
+		says := Fact{Says: cohorts[0].says(), Document: "pods", Command: "kubectl get pods -A -o wide"}
+		for i, f := range w.unexplained {
+			if len(troubled(f)) > 0 {
+				unexplained[i].Cohorts = cohorts
+				unexplained[i].Lead = append([]Fact{says}, unexplained[i].Lead...)
+			}
+		}
 	}
 	return all, unexplained
 }

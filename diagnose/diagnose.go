@@ -51,6 +51,9 @@ type walk struct {
 	findings  []*Finding // in the order of judgement
 	due       []*Rule    // the rules that were called
 	asked     int
+	compared  *cohortView // nil until the walk is over
+
+	unexplained []*Finding // symptoms without a confirmed cause
 }
 
 // layers groups the rules by their distance from the symptoms; within a layer

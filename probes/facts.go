@@ -166,6 +166,13 @@ func (f *Facts) Gathered() []string {
 	return names
 }
 
+// Has reports whether a probe's fact was gathered, or is being gathered.
+func (f *Facts) Has(p Any) bool {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	return f.store.facts[p] != nil
+}
+
 // Err is why a probe's fact can't be had; nil where it can.
 func (f *Facts) Err(p Any) error {
 	f.store.mu.Lock()

@@ -1,0 +1,292 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pposiraegi/ppodoctor/probes"
+)
+
+// before is how far ahead of the first failure a change may lie to be worth
+// telling. Tokens, add-ons and access entries take minutes to hours to hurt.
+// Source: knowledge/tree-nodes-and-cloud.md, rules of evidence 5.
+const before = 6 * time.Hour
+
+// timeline is what happened to the objects of the chains, from some hours
+// before the first failure on: who was scheduled, made, replaced, written.
+func (w *walk) timeline(g *graph, told []*Finding) []Moment {
+	t := &teller{facts: w.facts, seen: map[string]bool{}, nodes: map[string]bool{}}
+	for _, f := range told {
+		for _, b := range g.below(f) {
+			t.touched = append(t.touched, b.Subjects...)
+			if b.Rule.symptom() {
+				t.symptom(w.title(b), b)
+			}
+		}
+	}
+	if t.onset.IsZero() {
+		return []Moment{}
+	}
+	t.pods()
+	t.machines()
+	t.rollouts()
+	t.writes()
+	t.releases()
+	slices.SortStableFunc(t.moments, func(a, b Moment) int {
+		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Subject.String(), b.Subject.String()), strings.Compare(a.What, b.What))
+	})
+	return t.moments
+}
+
+// A teller gathers moments about the objects that the chains touch.
+type teller struct {
+	facts   *probes.Facts
+	touched []Ref
+	failing []*corev1.Pod
+	nodes   map[string]bool // that failing pods run on
+	onset   time.Time       // the first failure
+	moments []Moment
+	seen    map[string]bool
+}
+
+func (t *teller) tell(at time.Time, kind string, subject Ref, format string, args ...any) {
+	m := Moment{At: at.UTC(), What: fmt.Sprintf(format, args...), Subject: subject, Kind: kind}
+	key := m.At.String() + m.What + subject.String()
+	if at.IsZero() || at.Before(t.onset.Add(-before)) || at.After(t.facts.Source().Now()) || t.seen[key] {
+		return
+	}
+	t.seen[key] = true
+	t.moments = append(t.moments, m)
+}
+
+// symptom tells when a symptom began: the first failure that anything still
+// remembers, not the last event.
+func (t *teller) symptom(title string, f *Finding) {
+	var first time.Time
+	earlier := func(at time.Time) {
+		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if f.Since != nil {
+		earlier(*f.Since)
+	}
+	pods := troubled(f)
+	if t.facts.Has(probes.Events) {
+		if events, err := probes.Events.Of(t.facts); err == nil {
+			for _, p := range pods {
+				for _, e := range events.About(podRef(p)) {
+					waiting := e.Reason == "FailedScheduling" && p.Spec.NodeName == ""
+					if e.Type == corev1.EventTypeWarning && (waiting || e.Reason == "BackOff" || e.Reason == "Unhealthy" || e.Reason == "Failed") {
+						earlier(e.FirstTimestamp.Time)
+					}
+				}
+			}
+		}
+	}
+	if first.IsZero() {
+		return
+	}
+	if t.onset.IsZero() || first.Before(t.onset) {
+		t.onset = first
+	}
+	t.failing = append(t.failing, pods...)
+	for _, p := range pods {
+		if p.Spec.NodeName != "" {
+			t.nodes[p.Spec.NodeName] = true
+		}
+	}
+	t.moments = append(t.moments, Moment{At: first.UTC(), What: "first failure: " + title, Subject: f.Subject(), Kind: "symptom"})
+}
+
+func (t *teller) pods() {
+	for _, p := range t.failing {
+		if c := probes.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+			t.tell(c.LastTransitionTime.Time, "change", podRef(p), "pod %s/%s was placed on node %s", p.Namespace, p.Name, p.Spec.NodeName)
+		}
+	}
+}
+
+// machines tells of nodes: all that came in the window, and what the events
+// say of those that went.
+func (t *teller) machines() {
+	nodes, err := probes.Nodes.Of(t.facts)
+	if err != nil {
+		return
+	}
+	for _, n := range nodes.All() {
+		made := "joined"
+		if pool := n.Labels["karpenter.sh/nodepool"]; pool != "" {
+			made = "joined (made by Karpenter for NodePool " + pool + ")"
+		} else if group := n.Labels["eks.amazonaws.com/nodegroup"]; group != "" {
+			made = "joined (node group " + group + ")"
+		}
+		t.tell(n.CreationTimestamp.Time, "change", Ref{Kind: "Node", Name: n.Name}, "node %s %s", n.Name, made)
+	}
+	if !t.facts.Has(probes.Events) {
+		return
+	}
+	events, err := probes.Events.Of(t.facts)
+	if err != nil {
+		return
+	}
+	for _, e := range events.All() {
+		ref := probes.EventRef(e)
+		if !slices.Contains(machineEvents, e.Reason) || ref.Kind != "Node" && ref.Kind != "NodeClaim" {
+			continue
+		}
+		ref.Namespace = ""
+		t.tell(probes.EventTime(e), "change", ref, "%s: %s", e.Reason, strings.TrimSpace(e.Message))
+	}
+}
+
+// machineEvents are the reasons of events that say that a node is going or
+// was replaced. Sources: kubernetes pkg/controller/nodelifecycle and
+// cloud-provider node lifecycle; kubernetes-sigs/karpenter
+// pkg/controllers/disruption/events, interruption/events; aws-node-termination-handler.
+var machineEvents = []string{
+	"RemovingNode", "DeletingNode", "NodeNotReady", "SpotInterrupted", "SpotRebalanceRecommendation", "SpotInterruption",
+	"InstanceTerminating", "InstanceStopping", "InstanceUnhealthy", "TerminatingOnInterruption", "DisruptionTerminating",
+	"DisruptionLaunching", "RebalanceRecommendation", "ScheduledChange",
+}
+
+// rollouts tells of the revisions of workloads in the chains, with what each
+// changed.
+func (t *teller) rollouts() {
+	if !t.facts.Has(probes.ReplicaSets) {
+		return
+	}
+	sets, err := probes.ReplicaSets.Of(t.facts)
+	if err != nil {
+		return
+	}
+	byOwner := map[Ref][]*appsv1.ReplicaSet{}
+	for _, rs := range sets.All() {
+		if owner := probes.Controller(rs); owner != nil {
+			ref := Ref{Kind: owner.Kind, Namespace: rs.Namespace, Name: owner.Name}
+			byOwner[ref] = append(byOwner[ref], rs)
+		}
+	}
+	for _, ref := range sortedRefs(byOwner) {
+		if !slices.Contains(t.touched, ref) {
+			continue
+		}
+		list := byOwner[ref]
+		slices.SortStableFunc(list, func(a, b *appsv1.ReplicaSet) int {
+			return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+		})
+		for i, rs := range list {
+			says := "rolled out revision " + cmp.Or(rs.Annotations["deployment.kubernetes.io/revision"], rs.Name)
+			if i > 0 {
+				if changed := templateChanges(&list[i-1].Spec.Template.Spec, &rs.Spec.Template.Spec); changed != "" {
+					says += ": " + changed
+				}
+			}
+			t.tell(rs.CreationTimestamp.Time, "change", ref, "%s %s", ref.Name, says)
+		}
+	}
+}
+
+// templateChanges says which images and which env keys differ; never values.
+func templateChanges(a, b *corev1.PodSpec) string {
+	var list []string
+	for _, after := range b.Containers {
+		i := slices.IndexFunc(a.Containers, func(c corev1.Container) bool { return c.Name == after.Name })
+		if i < 0 {
+			list = append(list, "container "+after.Name+" is new")
+			continue
+		}
+		prior := a.Containers[i]
+		if prior.Image != after.Image {
+			list = append(list, fmt.Sprintf("image of %s %s → %s", after.Name, prior.Image, after.Image))
+		}
+		for _, name := range envChanges(prior.Env, after.Env) {
+			list = append(list, fmt.Sprintf("env %s of %s", name, after.Name))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func envChanges(a, b []corev1.EnvVar) []string {
+	values := map[string][2]string{}
+	for i, env := range [][]corev1.EnvVar{a, b} {
+		for _, e := range env {
+			v := values[e.Name]
+			v[i] = "set " + e.String()
+			values[e.Name] = v
+		}
+	}
+	var changed []string
+	for _, name := range sortedKeys(values) {
+		if values[name][0] != values[name][1] {
+			changed = append(changed, name)
+		}
+	}
+	return changed
+}
+
+// writes tells who wrote which fields of the objects of the chains.
+func (t *teller) writes() {
+	for _, k := range findable {
+		if !t.facts.Has(k.probe) {
+			continue
+		}
+		objects, err := k.list(t.facts)
+		if err != nil {
+			continue
+		}
+		for _, o := range objects {
+			ref := Ref{Kind: k.kind, Namespace: o.GetNamespace(), Name: o.GetName()}
+			if k.kind == "Pod" || k.kind == "Node" || !slices.Contains(t.touched, ref) {
+				continue
+			}
+			for _, e := range o.GetManagedFields() {
+				if e.Time != nil && e.Subresource == "" && e.Time.Sub(o.GetCreationTimestamp().Time) > time.Minute {
+					t.tell(e.Time.Time, "change", ref, "%s wrote %s%s", e.Manager, ref, fieldsOf(e))
+				}
+			}
+		}
+	}
+}
+
+// fieldsOf are the fields that a managedFields entry lists, at most three.
+func fieldsOf(e metav1.ManagedFieldsEntry) string {
+	if e.FieldsV1 == nil {
+		return ""
+	}
+	paths := leafFields(e.FieldsV1.Raw)
+	switch {
+	case len(paths) == 0:
+		return ""
+	case len(paths) > 3:
+		return fmt.Sprintf(" (%s and %d more fields)", strings.Join(paths[:3], ", "), len(paths)-3)
+	}
+	return " (" + strings.Join(paths, ", ") + ")"
+}
+
+// releases tells of Helm revisions whose release has a workload in the chains.
+func (t *teller) releases() {
+	if !t.facts.Has(probes.Secrets) {
+		return
+	}
+	secrets, err := probes.Secrets.Of(t.facts)
+	if err != nil {
+		return
+	}
+	for _, s := range secrets.All() {
+		r := s.Release
+		if r == nil || !slices.ContainsFunc(t.touched, func(ref Ref) bool {
+			return ref.Namespace == r.Namespace && strings.Contains(ref.Name, r.Name)
+		}) {
+			continue
+		}
+		t.tell(r.LastDeployed, "change", Ref{Kind: "Release", Namespace: r.Namespace, Name: r.Name}, "Helm release %s revision %d of chart %s %s: %s", r.Name, r.Revision, r.Chart, r.ChartVersion, r.Status)
+	}
+}
