@@ -307,6 +307,7 @@ func (x *placementIndex) fitting(p *placement, units []unit) bool {
 		switch {
 		case u.pool != nil && p.reason == "":
 			p.reason = byKarpenter
+			x.undoneAct(p, units)
 		case u.node != nil && waitsForVolume(x.cluster, p.pod):
 			p.reason = byClaim
 		case u.node != nil && schedulerSays(p.pod) == "" && !looked(p.pod):
@@ -332,6 +333,32 @@ func (x *placementIndex) fitting(p *placement, units []unit) bool {
 		}
 	}
 	return true
+}
+
+// undoneAct looks past the NodePool that would serve a pod and yet has not:
+// where undoing what somebody did to the nodes would be enough, that decides.
+func (x *placementIndex) undoneAct(p *placement, units []unit) {
+	nodes := &placement{pod: p.pod, on: p.on}
+	for _, r := range []scheduling.Predicate{scheduling.Cordoned, scheduling.Taint} {
+		for _, u := range units {
+			if f := u.fails(); u.node != nil && len(f) > 0 && len(f) == len(u.fails(r)) {
+				nodes.units = append(nodes.units, u)
+				nodes.failures = append(nodes.failures, f...)
+			}
+		}
+		if len(nodes.units) == 0 {
+			continue
+		}
+		if nodes.reason = byCordon; r == scheduling.Taint {
+			nodes.reason = byTaint
+			c := pendingCase{workload: x.workloads.Of(p.pod), placement: nodes, x: x}
+			if slices.ContainsFunc(nodes.failures, func(f scheduling.Failure) bool { return notReadyTaint(f.Key) || x.startupTaints()(f.Key) }) || c.taintCameLater() == "" {
+				return
+			}
+		}
+		p.reason, p.units, p.failures = nodes.reason, nodes.units, nodes.failures
+		return
+	}
 }
 
 // waitsForVolume reports whether the scheduler has chosen a node already and
@@ -459,8 +486,7 @@ func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 		}
 	}
 	if len(nodes) == 0 {
-		p.settle(byTooLarge, meant, scheduling.InstanceTypes)
-		return
+		nodes = pools
 	}
 	var best []unit
 	var chosen reason
@@ -503,7 +529,9 @@ func preference(nodes []unit, siblings []*corev1.Pod) []reason {
 		for _, f := range u.fails(scheduling.AntiAffinity) {
 			domains := map[string]bool{}
 			for _, v := range nodes {
-				domains[v.node.Labels[f.Key]] = true
+				if v.node != nil {
+					domains[v.node.Labels[f.Key]] = true
+				}
 			}
 			live := slices.DeleteFunc(slices.Clone(siblings), probes.Finished)
 			if len(live) > len(domains) {
@@ -533,6 +561,12 @@ func reasonOf(f scheduling.Failure) reason {
 		return bySpread
 	case scheduling.VolumeLimit:
 		return byAttachLimit
+	case scheduling.InstanceTypes:
+		return byTooLarge
+	case scheduling.PoolLimits:
+		return byPoolLimits
+	case scheduling.PoolNotReady:
+		return byPoolNotReady
 	}
 	return byNothing
 }

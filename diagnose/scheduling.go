@@ -244,7 +244,7 @@ var requestTooLarge = placementRule("request-larger-than-any-node", "does pod {p
 		}
 		for _, f := range c.failures {
 			if f.Predicate == scheduling.InstanceTypes && f.Never {
-				t.vars["largest"] += "; its NodePool has " + f.Says
+				t.vars["largest"] += "; of its NodePool: " + f.Says
 				break
 			}
 		}

@@ -123,7 +123,7 @@ func (k *Karpenter) catalog() []InstanceType {
 				for _, size := range []string{"medium", "large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge", "96xlarge"} {
 					t, ok := ParseInstanceType(f.letter + g + v + "." + size)
 					// Intel and AMD have no 1-vCPU sizes.
-					if ok && t.CPU <= f.largest && (size != "medium" || f.letter == "t" || t.Labels[corev1.LabelArchStable] == "arm64") {
+					if ok && t.CPU <= min(f.largest, largestOf(g, t.Labels[corev1.LabelArchStable])) && (size != "medium" || f.letter == "t" || t.Labels[corev1.LabelArchStable] == "arm64") {
 						types[t.Name] = t
 					}
 				}
@@ -160,6 +160,21 @@ func (k *Karpenter) catalog() []InstanceType {
 		}
 	}
 	return slices.SortedFunc(maps.Values(types), func(a, b InstanceType) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// largestOf is the vCPUs of the largest size of a generation.
+// Source: https://aws.amazon.com/ec2/instance-types/.
+func largestOf(generation, arch string) int64 {
+	switch {
+	case generation >= "8" && arch == "arm64", generation == "6" || generation == "7":
+		if generation < "8" && arch == "arm64" {
+			return 64
+		}
+		return 192
+	case generation >= "8":
+		return 384
+	}
+	return 96
 }
 
 // instanceLabel reports whether a label follows from the instance type.

@@ -84,6 +84,9 @@ func (k *Karpenter) onPool(pod *corev1.Pod, pool *probes.NodePool) OnPool {
 	}
 	on.Failures = append(on.Failures, best...)
 	on.Failures = append(on.Failures, k.volumeZones(pod, combined)...)
+	if len(on.Failures) == 0 {
+		on.Failures = append(on.Failures, k.topology(pod, pool, combined)...)
+	}
 	if len(best) == 0 {
 		on.Failures = append(on.Failures, k.size(pod, pool, combined, &on)...)
 	}
@@ -247,6 +250,53 @@ func (k *Karpenter) volumeZones(pod *corev1.Pod, both requirements) []Failure {
 		both[r.Key] = before.and(r)
 	}
 	return failures
+}
+
+// topology is whether pod (anti-)affinity and spread would let the pod onto a
+// new node of the pool in any zone.
+func (k *Karpenter) topology(pod *corev1.Pod, pool *probes.NodePool, both requirements) []Failure {
+	if k.Cluster == nil {
+		return nil
+	}
+	k.Cluster.index()
+	labels, seen := map[string]string{}, map[string]bool{}
+	var zones []string
+	for _, n := range k.Nodes {
+		zone := n.Labels[corev1.LabelTopologyZone]
+		if !seen[zone] && zone != "" && both.of(corev1.LabelTopologyZone).has(zone) {
+			seen[zone] = true
+			zones = append(zones, zone)
+		}
+		if region := n.Labels[corev1.LabelTopologyRegion]; region != "" {
+			labels[corev1.LabelTopologyRegion] = region
+		}
+	}
+	if set := both.of(corev1.LabelTopologyZone); !set.complement {
+		for _, zone := range set.values {
+			if !seen[zone] {
+				zones = append(zones, zone)
+			}
+		}
+	}
+	for key, set := range both {
+		if !set.complement && len(set.values) == 1 {
+			labels[key] = set.values[0]
+		}
+	}
+	affinity, spread := k.Cluster.newAffinityState(pod), k.Cluster.newSpreadState(pod)
+	var last []Failure
+	for _, zone := range zones {
+		node := &corev1.Node{}
+		node.Name = "a new node of NodePool " + pool.Name
+		node.Labels = maps.Clone(labels)
+		node.Labels[corev1.LabelHostname] = node.Name
+		node.Labels[corev1.LabelTopologyZone] = zone
+		last = append(affinity.on(node), spread.on(node)...)
+		if !slices.ContainsFunc(last, func(f Failure) bool { return !f.Unknown }) {
+			return nil
+		}
+	}
+	return last
 }
 
 // VolumeZones are the zones that a volume can be reached from; none: anywhere.
