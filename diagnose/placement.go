@@ -24,7 +24,7 @@ var placements = &probes.Probe[*placementIndex]{
 		probes.Claims.Reads, probes.Volumes.Reads, probes.StorageClasses.Reads, probes.CSINodes.Reads, probes.Namespaces.Reads,
 		probes.NodePools.Reads, probes.NodeClaims.Reads, probes.EC2NodeClasses.Reads, probes.DaemonSets.Reads,
 	),
-	After: []probes.Any{probes.Pods, probes.Nodes, probes.Workloads},
+	After: []probes.Any{probes.Pods, probes.Nodes, probes.Workloads, probes.Events},
 	Gather: func(ctx context.Context, src probes.Source, known *probes.Facts) (*placementIndex, error) {
 		pods, err := probes.Pods.Of(known)
 		if err != nil {
@@ -51,6 +51,7 @@ var placements = &probes.Probe[*placementIndex]{
 		if slices.ContainsFunc(waiting, selectsNamespaces) {
 			c.Namespaces = optional(ctx, src, x, probes.Namespaces)
 		}
+		x.events, _ = probes.Events.Of(known) // they only say more than the pods' conditions
 		x.karpenter, x.karpenterErr = readKarpenter(ctx, src, c)
 		for _, p := range waiting {
 			x.of[p] = x.place(p)
@@ -94,7 +95,7 @@ func readKarpenter(ctx context.Context, src probes.Source, c *scheduling.Cluster
 	pools, err := probes.NodePools.Gather(ctx, src, nil)
 	if err != nil {
 		var gap *probes.Gap
-		if errors.As(err, &gap) && gap.Reason == probes.NotCaptured && !karpenterSigns(c) {
+		if errors.As(err, &gap) && gap.Reason == probes.NotCaptured && len(c.Nodes) > 0 && !karpenterSigns(c) {
 			return nil, nil
 		}
 		return nil, err
@@ -129,6 +130,7 @@ type placementIndex struct {
 	missing      []error // lists that could not be had
 	limitsErr    error   // why the attach limits could not be had: they matter only where nothing else decides
 	workloads    *probes.WorkloadIndex
+	events       *probes.EventList
 	of           map[*corev1.Pod]*placement
 }
 
@@ -157,7 +159,8 @@ const (
 	byPoolNotReady reason = "nodepool-not-ready"
 	byKarpenter    reason = "karpenter" // a NodePool would serve it
 	byScheduler    reason = "scheduler" // a node would take it, and no scheduler looked
-	byNothing      reason = "nothing"   // a node would take it, though a scheduler says no
+	byNoNodes      reason = "no-nodes"
+	byNothing      reason = "nothing" // a node would take it, though a scheduler says no
 )
 
 // A placement is a pod with what decides its case.
@@ -165,6 +168,8 @@ type placement struct {
 	pod      *corev1.Pod
 	on       *scheduling.Placement
 	pools    []scheduling.OnPool
+	says     string // the scheduler's own account of its last try; empty where none is kept
+	tried    bool   // a scheduler has tried the pod
 	reason   reason
 	failures []scheduling.Failure // those of the reason
 	units    []unit               // the nodes and pools on which it decides
@@ -197,7 +202,20 @@ func (u unit) fails(predicates ...scheduling.Predicate) []scheduling.Failure {
 }
 
 func (x *placementIndex) place(pod *corev1.Pod) *placement {
-	p := &placement{pod: pod, on: x.cluster.Place(pod)}
+	p := &placement{pod: pod, on: x.cluster.Place(pod), says: schedulerSays(pod)}
+	if c := probes.PodCondition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		p.tried = true
+	}
+	if x.events != nil {
+		for _, e := range x.events.About(podRef(pod)) {
+			if e.Reason == "FailedScheduling" {
+				p.tried = true
+				if p.says == "" || e.Source.Component != "karpenter" && e.ReportingController != "karpenter" {
+					p.says = e.Message
+				}
+			}
+		}
+	}
 	if x.karpenter != nil {
 		p.pools = x.karpenter.Place(pod)
 	}
@@ -205,8 +223,11 @@ func (x *placementIndex) place(pod *corev1.Pod) *placement {
 		p.err = x.karpenterErr
 	}
 	x.decide(p)
+	if p.err == nil && p.reason == byNothing {
+		p.err = fmt.Errorf("by all that is recomputed %s", p.on.Summary())
+	}
 	if p.err == nil && contradicted(p) {
-		p.err = fmt.Errorf("the scheduler itself names other reasons: %s", schedulerSays(pod))
+		p.err = fmt.Errorf("the scheduler itself names other reasons: %s", p.says)
 	}
 	return p
 }
@@ -232,6 +253,10 @@ func (x *placementIndex) decide(p *placement) {
 		}
 	}
 	units := x.suitable(p)
+	if len(units) == 0 {
+		p.reason = byNoNodes
+		return
+	}
 	if x.fitting(p, units) {
 		return
 	}
@@ -248,12 +273,6 @@ func (x *placementIndex) decide(p *placement) {
 	meant := without(reachable, scheduling.Taint)
 	if len(meant) == 0 {
 		p.byTaints(reachable, x.startupTaints())
-		return
-	}
-	// A pool of a fixed size makes no nodes for pods.
-	meant = slices.DeleteFunc(meant, func(u unit) bool { return len(u.fails(scheduling.PoolStatic)) > 0 })
-	if len(meant) == 0 {
-		p.settle(byTaint, reachable, scheduling.Taint)
 		return
 	}
 	p.byWhatIsLeft(meant, x.workloads.Pods(x.workloads.Of(p.pod)))
@@ -285,7 +304,10 @@ func (x *placementIndex) suitable(p *placement) []unit {
 		}
 	}
 	for _, on := range p.pools {
-		units = append(units, unit{pool: on.Pool, failures: on.Failures})
+		// A pool of a fixed size makes no nodes for pods.
+		if u := (unit{pool: on.Pool, failures: on.Failures}); len(u.fails(scheduling.PoolStatic)) == 0 {
+			units = append(units, u)
+		}
 	}
 	if len(units) == 0 {
 		return reserve
@@ -310,11 +332,11 @@ func (x *placementIndex) fitting(p *placement, units []unit) bool {
 			x.undoneAct(p, units)
 		case u.node != nil && waitsForVolume(x.cluster, p.pod):
 			p.reason = byClaim
-		case u.node != nil && schedulerSays(p.pod) == "" && !looked(p.pod):
+		case u.node != nil && !p.tried:
 			p.reason = byScheduler
 		case u.node != nil:
 			p.reason = byNothing
-			p.err = fmt.Errorf("node %s would take pod %s by all that is recomputed, but the scheduler says: %s", u.node.Name, p.pod.Name, schedulerSays(p.pod))
+			p.err = fmt.Errorf("node %s would take pod %s by all that is recomputed, but the scheduler says: %s", u.node.Name, p.pod.Name, p.says)
 			if len(scheduling.ClaimNames(p.pod)) > 0 && x.limitsErr != nil {
 				p.err = x.limitsErr
 			}
@@ -501,7 +523,7 @@ func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 			chosen, best = r, same
 		}
 	}
-	if chosen == "" { // each node fails in several ways: the one that fails least
+	if chosen == "" || chosen == byNothing { // each node fails in several ways: the one that fails least
 		best = []unit{slices.MinFunc(nodes, func(a, b unit) int { return cmp.Compare(len(a.fails()), len(b.fails())) })}
 		for _, r := range preference(nodes, siblings) {
 			if slices.ContainsFunc(best[0].fails(), func(f scheduling.Failure) bool { return reasonOf(f) == r }) {
@@ -509,6 +531,9 @@ func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 				break
 			}
 		}
+	}
+	if chosen == "" {
+		chosen = byNothing
 	}
 	p.reason, p.units = chosen, best
 	for _, u := range best {
@@ -583,13 +608,7 @@ func single(u unit) (reason, bool) {
 	return r, r != ""
 }
 
-// looked reports whether a scheduler has tried the pod.
-func looked(p *corev1.Pod) bool {
-	c := probes.PodCondition(p, corev1.PodScheduled)
-	return c != nil && c.Status == corev1.ConditionFalse
-}
-
-// schedulerSays is the scheduler's own account of its last try, or nothing.
+// schedulerSays is the scheduler's account of its last try as the pod keeps it.
 func schedulerSays(p *corev1.Pod) string {
 	if c := probes.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return c.Message
@@ -619,7 +638,7 @@ var schedulerWords = map[reason]*regexp.Regexp{
 // which the recomputed reason doesn't occur: then a document is incomplete, or
 // something else decides.
 func contradicted(p *placement) bool {
-	says, words := schedulerSays(p.pod), schedulerWords[p.reason]
+	says, words := p.says, schedulerWords[p.reason]
 	onPools := slices.ContainsFunc(p.units, func(u unit) bool { return u.pool != nil }) // of which kube-scheduler knows nothing
 	return words != nil && !onPools && strings.Contains(says, "nodes are available") && !words.MatchString(says)
 }

@@ -69,7 +69,7 @@ var schedulerDown = &Rule{
 
 // untouched reports whether no scheduler has tried the pod.
 func untouched(c pendingCase) bool {
-	return !looked(c.pod) && len(c.pod.Spec.SchedulingGates) == 0
+	return !c.tried && len(c.pod.Spec.SchedulingGates) == 0
 }
 
 func defaultScheduler(p *corev1.Pod) bool {
@@ -155,6 +155,9 @@ var schedulerUnknown = &Rule{
 			pods, err := probes.Pods.Of(facts)
 			if err != nil {
 				return CantTell(err)
+			}
+			if name == "fargate-scheduler" {
+				return CantTell(fmt.Errorf("AWS runs the %s itself, outside the cluster", name))
 			}
 			for _, p := range pods.All() {
 				if p.Spec.SchedulerName == name && p.Spec.NodeName != "" {

@@ -32,6 +32,60 @@ var podPending = &Rule{
 	}),
 }
 
+// podUntouched: a pod is bound to a node, and the kubelet there has not taken
+// it: there is no such node, or its kubelet is down.
+var podUntouched = &Rule{
+	ID:    "pod-not-taken-by-kubelet",
+	Needs: []probes.Any{probes.Pods, probes.Workloads},
+	Suspects: perWorkload(func(p *corev1.Pod, now time.Time) *trouble {
+		bound := p.CreationTimestamp.Time
+		if c := probes.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+			bound = c.LastTransitionTime.Time
+		}
+		if p.Spec.NodeName == "" || p.Status.Phase != corev1.PodPending || p.Status.StartTime != nil || len(probes.Statuses(p)) > 0 || now.Sub(bound) < patience {
+			return nil
+		}
+		return &trouble{since: &bound, says: fmt.Sprintf("is bound to node %s, whose kubelet has not taken it", p.Spec.NodeName)}
+	}),
+}
+
+// nodeNameMissing: the pods are bound, by spec.nodeName, to a node that
+// doesn't exist.
+var nodeNameMissing = &Rule{
+	ID: "node-name-missing", Explains: []*Rule{podUntouched}, Needs: []probes.Any{probes.Nodes},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		var suspects []Suspect
+		for _, e := range effects {
+			for _, p := range troubled(e) {
+				suspects = append(suspects, Suspect{Subjects: []Ref{e.Subject()}, Effects: []*Finding{e}, Data: p, Vars: map[string]string{
+					"workload": short(e.Subject()), "node": p.Spec.NodeName, "pod": p.Name, "podNamespace": p.Namespace, "near": "",
+				}})
+				break
+			}
+		}
+		return suspects
+	},
+	Tests: []Test{{Asks: "is there no node named {node}?", Needs: []probes.Any{probes.Nodes}, Run: func(facts *probes.Facts, s Suspect) Answer {
+		nodes, err := probes.Nodes.Of(facts)
+		if err != nil {
+			return CantTell(err)
+		}
+		p := s.Data.(*corev1.Pod)
+		if nodes.Get("", p.Spec.NodeName) != nil {
+			return Answered(false, SawObject("nodes", "", p.Spec.NodeName, "node %s exists", p.Spec.NodeName))
+		}
+		var have []string
+		for _, n := range nodes.All() {
+			have = append(have, n.Name)
+		}
+		a := Answered(true, SawObject("pods", p.Namespace, p.Name, "pod %s/%s has spec.nodeName: %s, and there is no such node", p.Namespace, p.Name, p.Spec.NodeName))
+		if n := nearest(p.Spec.NodeName, have); n != "" {
+			a = a.With("near", " The nearest is "+n+".")
+		}
+		return a
+	}}},
+}
+
 // A pendingCase is a workload whose pods have no node, with what decides the
 // case of its first such pod.
 type pendingCase struct {
@@ -160,8 +214,8 @@ func (p *placement) evidence() []Evidence {
 			list = append(list, SawObject("nodepools.karpenter.sh", "", on.Pool.Name, "NodePool %s %s", on.Pool.Name, strings.Join(says, "; ")))
 		}
 	}
-	if says := schedulerSays(p.pod); says != "" {
-		list = append(list, SawObject("pods", p.pod.Namespace, p.pod.Name, "the scheduler says of pod %s: %s", name, says))
+	if p.says != "" {
+		list = append(list, SawObject("pods", p.pod.Namespace, p.pod.Name, "the scheduler says of pod %s: %s", name, p.says))
 	}
 	return list
 }
@@ -475,13 +529,39 @@ var noNodeFromKarpenter = placementRule("karpenter-makes-no-node", "would a Node
 
 // placementUnclear: nothing that is recomputed keeps the pods from a node, or
 // what would decide can't be had.
-var placementUnclear = placementRule("placement-unclear", "does something keep pod {pod} from every node that can't be recomputed from what is here?",
-	byNothing, true, nil, func(c pendingCase) told {
-		return told{[]Ref{c.workload}, map[string]string{"says": c.err.Error()}, nil}
+var placementUnclear = &Rule{
+	ID: "placement-unclear", Explains: []*Rule{podPending}, LastResort: true, Needs: []probes.Any{placements, probes.Workloads},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		var suspects []Suspect
+		for _, c := range pendingCases(facts, effects) {
+			if c.reason != byNothing && c.reason != byScheduler {
+				continue
+			}
+			err := c.err
+			if err == nil {
+				err = fmt.Errorf("%s, and no scheduler has said that it tried", c.on.Summary())
+			}
+			suspects = append(suspects, Suspect{Subjects: []Ref{c.workload}, Effects: []*Finding{c.effect}, Data: CantTell(err, c.evidence()...), Vars: map[string]string{
+				"workload": short(c.workload), "pod": c.pod.Name, "podNamespace": c.pod.Namespace, "says": err.Error(),
+			}})
+		}
+		return suspects
+	},
+	Tests: []Test{{
+		Asks: "does something keep pod {pod} from every node that can't be recomputed from what is here?", Needs: []probes.Any{placements},
+		Run: func(_ *probes.Facts, s Suspect) Answer { return s.Data.(Answer) },
+	}},
+}
+
+// noNodes: there is no node at all that pods could go to; what became of them
+// explains it.
+var noNodes = placementRule("no-node-for-pods", "does the cluster have no node at all, and no NodePool, that could take pod {pod}?",
+	byNoNodes, true, nil, func(c pendingCase) told {
+		return told{[]Ref{c.workload}, map[string]string{"all": fmt.Sprint(len(c.x.cluster.Nodes))}, nil}
 	})
 
 var schedulingRules = []*Rule{
 	nodeCordoned, labelsMatchNoNode, taintNotTolerated, startupTaintStays, requestTooLarge, noRoom, hostPortTaken, antiAffinity,
 	affinityToNobody, spreadUnsatisfiable, attachLimit, volumeElsewhere, gated, nodesNotReady, claimNotBound, claimMissing,
-	claimExclusive, poolLimit, poolNotReady, noNodeFromKarpenter, schedulerDown, schedulerUnknown, placementUnclear,
+	claimExclusive, poolLimit, poolNotReady, noNodeFromKarpenter, schedulerDown, schedulerUnknown, noNodes, placementUnclear, nodeNameMissing,
 }

@@ -188,4 +188,4 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-var symptomRules = []*Rule{podCrashLooping, podNotReady, podNotStarting, podPending}
+var symptomRules = []*Rule{podCrashLooping, podNotReady, podNotStarting, podPending, podUntouched}

@@ -120,6 +120,9 @@ func (k *Karpenter) catalog() []InstanceType {
 	for _, f := range families {
 		for _, g := range f.generations {
 			for _, v := range f.variants {
+				if v == "" && g >= "6" {
+					continue // from the sixth on each names its processor
+				}
 				for _, size := range []string{"medium", "large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge", "96xlarge"} {
 					t, ok := ParseInstanceType(f.letter + g + v + "." + size)
 					// Intel and AMD have no 1-vCPU sizes.

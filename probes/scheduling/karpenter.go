@@ -194,10 +194,7 @@ func exclude(offered requirements, wishes []wish) ([]Failure, requirements) {
 	both := maps.Clone(offered)
 	var failures []Failure
 	for _, w := range wishes {
-		key := w.Key
-		if stable, ok := stableName[key]; ok {
-			key = stable
-		}
+		key := normal(w.Key)
 		f := Failure{Predicate: w.predicate, Change: w.change, Key: key, Want: strings.Join(w.Values, ",")}
 		before := both.of(key)
 		positive := w.Operator != "NotIn" && w.Operator != "DoesNotExist"

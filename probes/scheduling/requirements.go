@@ -118,9 +118,7 @@ func (r requirements) of(key string) valueSet {
 }
 
 func (r requirements) add(req probes.Requirement) {
-	if stable, ok := stableName[req.Key]; ok {
-		req.Key = stable
-	}
+	req.Key = normal(req.Key)
 	r[req.Key] = r.of(req.Key).and(req)
 }
 
@@ -134,6 +132,18 @@ var stableName = map[string]string{
 	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
 }
 
+// normal is the name under which a label is compared. EKS Auto Mode has its
+// own names for what an instance type is.
+func normal(key string) string {
+	if stable, ok := stableName[key]; ok {
+		return stable
+	}
+	if name, ok := strings.CutPrefix(key, "eks.amazonaws.com/instance-"); ok {
+		return "karpenter.k8s.aws/instance-" + name
+	}
+	return key
+}
+
 // wellKnown reports whether Karpenter gives every node the label without being
 // asked, so that a pod may ask for it of any pool.
 func wellKnown(key string) bool {
@@ -143,7 +153,7 @@ func wellKnown(key string) bool {
 		"topology.k8s.aws/zone-id", "karpenter.k8s.aws/ec2nodeclass", "topology.ebs.csi.aws.com/zone":
 		return true
 	}
-	return strings.HasPrefix(key, "karpenter.k8s.aws/") || strings.HasPrefix(key, "eks.amazonaws.com/instance-")
+	return strings.HasPrefix(key, "karpenter.k8s.aws/")
 }
 
 // RequirementString is "karpenter.sh/capacity-type In [spot]".
