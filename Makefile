@@ -1,5 +1,5 @@
 # The two commands of a newcomer: make demo, make test.
-.PHONY: demo test build lint fuzz
+.PHONY: demo test build screenshots lint fuzz
 
 build:
 	go build -o bin/ppodoctor ./cmd/ppodoctor
@@ -10,6 +10,10 @@ demo: build
 
 test:
 	go test ./...
+
+# The pictures of README.md; needs chromium and script.
+screenshots: build
+	go run ./testdata/screenshots bin/ppodoctor
 
 lint:
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofumpt-ed: $$unformatted"; exit 1; }

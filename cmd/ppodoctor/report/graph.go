@@ -102,8 +102,9 @@ type drawnRow struct {
 }
 
 const (
-	stepWidth = 236
-	stepCols  = 31 // columns that fit a step's width
+	stepWidth = 244
+	titleCols = 27 // columns of a title that fit the width, in any browser's sans-serif
+	stepCols  = 31 // columns of the subject, which is in a fixed width
 	rowHeight = 17
 )
 
@@ -121,18 +122,18 @@ func (l *layouter) draw(dir string, c diagnose.Cause, meta func(diagnose.Step) s
 		if i == 0 {
 			node.Kind = "cause"
 		}
-		row := func(class string, texts []string, most int) {
+		row := func(class string, texts []string, cols, most int) {
 			if len(texts) > most {
-				texts = append(texts[:most-1:most-1], ansi.Truncate(strings.Join(texts[most-1:], " "), stepCols, "…"))
+				texts = append(texts[:most-1:most-1], ansi.Truncate(strings.Join(texts[most-1:], " "), cols, "…"))
 			}
 			for _, text := range texts {
 				node.Rows = append(node.Rows, drawnRow{Y: 6 + rowHeight*float64(len(node.Rows)+1), Class: class, Text: text})
 			}
 		}
-		row("t", wrap(s.Title, stepCols, stepCols), 3)
-		row("s", subjectRows(s.Subject), 3)
+		row("t", wrap(s.Title, titleCols, titleCols), titleCols, 4)
+		row("s", subjectRows(s.Subject), stepCols, 3)
 		if m := meta(s); m != "" {
-			row("m", []string{m}, 1)
+			row("m", []string{m}, stepCols, 1)
 		}
 		boxes[i] = box{W: stepWidth, H: rowHeight*float64(len(node.Rows)) + 18}
 		d.Nodes = append(d.Nodes, node)
