@@ -42,7 +42,7 @@ func (w *walk) conclude(ctx context.Context) *Diagnosis {
 	d.Suspected = w.causes(g, open)
 	d.Risks = w.causes(g, latent)
 	d.Symptoms, d.Unexplained = w.symptoms(g, confirmed)
-	d.Gaps = w.gaps()
+	d.Gaps = w.gaps(len(d.Unexplained) > 0)
 	d.Next = w.next(open)
 	for i, c := range d.Suspected {
 		d.Suspected[i].Open = w.openQuestions(open[i])
@@ -277,7 +277,7 @@ func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symp
 
 // gaps are the documents that could not be had, with the rules that wait for
 // them.
-func (w *walk) gaps() []Gap {
+func (w *walk) gaps(unexplained bool) []Gap {
 	byPath := map[string]*Gap{}
 	var order []string
 	add := func(g *probes.Gap, rule string) {
@@ -299,6 +299,15 @@ func (w *walk) gaps() []Gap {
 	for _, r := range w.due {
 		for _, p := range r.Needs {
 			for _, g := range gapsIn(w.facts.Err(p)) {
+				add(g, r.ID)
+			}
+		}
+		if !unexplained {
+			continue
+		}
+		// A log that is not there may be the one that says it.
+		for _, p := range probes.Closure(r.Needs...) {
+			for _, g := range w.facts.ItemGaps(p) {
 				add(g, r.ID)
 			}
 		}

@@ -6,6 +6,7 @@ import "slices"
 func Rules() []*Rule {
 	return slices.Concat(
 		symptomRules,
+		[]*Rule{awsCallsRefused},
 		schedulingRules,
 		jobSymptoms,
 		imageRules,
@@ -15,5 +16,6 @@ func Rules() []*Rule {
 		claimRules,
 		dnsRules,
 		admissionRules,
+		permissionRules,
 	)
 }

@@ -173,6 +173,22 @@ func (f *Facts) Has(p Any) bool {
 	return f.store.facts[p] != nil
 }
 
+// ItemGaps are the gaps of single items (one log of many) of a fact that was
+// gathered without an error.
+func (f *Facts) ItemGaps(p Any) []*Gap {
+	f.store.mu.Lock()
+	got := f.store.facts[p]
+	f.store.mu.Unlock()
+	if got == nil {
+		return nil
+	}
+	<-got.done
+	if items, ok := got.value.(interface{ Gaps() []*Gap }); ok && got.err == nil {
+		return items.Gaps()
+	}
+	return nil
+}
+
 // Err is why a probe's fact can't be had; nil where it can.
 func (f *Facts) Err(p Any) error {
 	f.store.mu.Lock()

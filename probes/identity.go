@@ -300,6 +300,9 @@ func Injection(p *corev1.Pod, container string) (by, role string) {
 			switch e.Name {
 			case "AWS_ROLE_ARN":
 				by, role = "irsa", e.Value
+				if !strings.Contains(role, ":") && strings.Contains(role, "REDACTED") {
+					role = "" // a captured snapshot hides it
+				}
 			case "AWS_CONTAINER_CREDENTIALS_FULL_URI":
 				if by == "" && strings.Contains(e.Value, "169.254.170.23") || strings.Contains(e.Value, "fd00:ec2::23") {
 					by = "pod-identity"

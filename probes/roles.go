@@ -36,6 +36,7 @@ type RoleList struct {
 	accounts map[string]bool     // whose roles were all listed
 	absent   map[string]bool     // names that IAM said don't exist
 	gap      *Gap                // what would show a role that isn't here
+	listing  *Gap                // why the account's listing isn't here; nil: it is
 }
 
 // Roles are the IAM roles, merged from whichever of the IAM reads were made.
@@ -74,14 +75,14 @@ var Roles = &Probe[*RoleList]{
 						l.absent[name] = true
 					}
 				}
-			case l.gap == nil || command == "get-account-authorization-details" && gap.Reason == Forbidden:
-				l.gap = gap
-			case gap.Reason == Unreadable:
+			case command == "get-account-authorization-details":
+				l.listing = gap
+			case l.gap == nil, gap.Reason == Unreadable:
 				l.gap = gap
 			}
 		}
 		if !seen {
-			return nil, l.gap
+			return nil, errors.Join(l.gap, l.listing)
 		}
 		if l.gap == nil {
 			l.gap = gapf(Document{Path: "aws/iam/get-role"}, NotCaptured, "the role is not in it")
@@ -424,6 +425,9 @@ func (l *RoleList) Get(nameOrARN string) (*Role, error) {
 		gap.Reason = NotCaptured
 	}
 	gap.Detail = fmt.Sprintf("role %s was not captured", name)
+	if l.listing != nil {
+		return nil, errors.Join(&gap, l.listing)
+	}
 	return nil, &gap
 }
 

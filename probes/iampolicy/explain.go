@@ -168,16 +168,13 @@ func (d Decision) StatementToAdd() (st Statement, ok bool) {
 	}
 	switch d.Reason {
 	case NotThisResource:
+		// Of the statements that allow it elsewhere, the strictest whose
+		// conditions the request meets is the model.
+		scope := d.Request.scope(Policy{Version: version2012}, nil)
 		for _, m := range d.Statements {
-			if len(m.Statement.Conditions) == 0 {
-				return st, true
-			}
-		}
-		for _, m := range d.Statements {
-			s := d.Request.scope(Policy{Version: version2012}, nil)
-			if !slices.ContainsFunc(m.Statement.Conditions, func(c Condition) bool { return c.holds(s) != yes }) {
+			met := !slices.ContainsFunc(m.Statement.Conditions, func(c Condition) bool { return c.holds(scope) != yes })
+			if met && len(m.Statement.Conditions) > len(st.Conditions) {
 				st.Conditions = m.Statement.Conditions
-				return st, true
 			}
 		}
 	case ConditionFails:
