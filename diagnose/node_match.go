@@ -310,5 +310,37 @@ var volumeElsewhere = placementRule("volume-where-no-node-is", "is the volume of
 			t.vars["side"] = fmt.Sprintf(" Nodes %s could reach it, but the pod's own nodeSelector or affinity excludes them.", strings.Join(there[:min(3, len(there))], ", "))
 		}
 		t.evidence = []Evidence{SawObject("persistentvolumeclaims", c.pod.Namespace, f.Claim, "%s", f.Says)}
+		if says := c.zonesApart(); says != "" {
+			t.vars["side"] = " " + says
+			t.evidence = append(t.evidence, Saw("persistentvolumes", nil, "%s", says))
+		}
 		return t
 	})
+
+// zonesApart says where the pod's volumes are, if no zone has them all.
+func (c pendingCase) zonesApart() string {
+	if c.x.cluster.Claims == nil || c.x.cluster.Volumes == nil {
+		return ""
+	}
+	var common, parts []string
+	for _, name := range scheduling.ClaimNames(c.pod) {
+		claim := c.x.cluster.Claims.Get(c.pod.Namespace, name)
+		if claim == nil {
+			continue
+		}
+		volume := c.x.cluster.Volumes.Get("", claim.Spec.VolumeName)
+		if volume == nil || len(scheduling.VolumeZones(volume)) == 0 {
+			continue
+		}
+		zones := scheduling.VolumeZones(volume)
+		if parts == nil {
+			common = zones
+		}
+		common = slices.DeleteFunc(slices.Clone(common), func(z string) bool { return !slices.Contains(zones, z) })
+		parts = append(parts, fmt.Sprintf("%s in %s (StorageClass %s)", name, strings.Join(zones, "/"), scheduling.ClassOfClaim(claim)))
+	}
+	if len(parts) < 2 || len(common) > 0 {
+		return ""
+	}
+	return "Its claims are in different zones, so no node can reach them all: " + strings.Join(parts, ", ") + ". A class with volumeBindingMode Immediate makes each volume before a node is chosen."
+}

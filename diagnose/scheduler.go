@@ -32,39 +32,68 @@ var schedulerDown = &Rule{
 		if len(s.Effects) == 0 {
 			return nil
 		}
-		subject, says, evidence := schedulerPods(facts)
+		subject, says, evidence := componentPod(facts, "kube-scheduler")
 		s.Subjects, s.Vars["says"], s.Found = []Ref{subject}, says, append(evidence, s.Found...)
 		return []Suspect{s}
 	},
 	Tests: []Test{
-		{Asks: "has kube-scheduler stopped: is none of its pods running, or its leader lease no longer renewed?", Needs: []probes.Any{probes.Leases, probes.Pods, probes.Nodes}, Run: func(facts *probes.Facts, _ Suspect) Answer {
+		stopped("kube-scheduler"),
+	},
+}
+
+// stopped asks whether a component of the control plane works no more.
+func stopped(component string) Test {
+	return Test{
+		Asks:  "has " + component + " stopped: is none of its pods running, or its leader lease no longer renewed?",
+		Needs: []probes.Any{probes.Leases, probes.Pods, probes.Nodes},
+		Run: func(facts *probes.Facts, _ Suspect) Answer {
 			pods, err := probes.Pods.Of(facts)
 			if err != nil {
 				return CantTell(err)
 			}
-			ours := schedulers(pods)
+			ours := podsOfComponent(pods, component)
 			running := slices.ContainsFunc(ours, probes.Ready)
 			leases, err := probes.Leases.Of(facts)
 			if err != nil {
 				if len(ours) > 0 && !running {
-					return Answered(true, Saw("pods", nil, "none of the %d kube-scheduler pods is ready", len(ours)))
+					return Answered(true, Saw("pods", nil, "none of the %d %s pods is ready", len(ours), component))
 				}
 				return CantTell(err)
 			}
-			lease := leases.Get("kube-system", "kube-scheduler")
+			lease := leases.Get("kube-system", component)
 			switch {
 			case lease != nil && lease.Spec.RenewTime != nil:
 				age := facts.Source().Now().Sub(lease.Spec.RenewTime.Time)
-				e := SawObject("leases.coordination.k8s.io", "kube-system", "kube-scheduler", "the lease kube-system/kube-scheduler was last renewed at %s, %s ago", lease.Spec.RenewTime.UTC().Format(time.RFC3339), age.Round(time.Second))
+				e := SawObject("leases.coordination.k8s.io", "kube-system", component, "the lease kube-system/%s was last renewed at %s, %s ago", component, lease.Spec.RenewTime.UTC().Format(time.RFC3339), age.Round(time.Second))
 				return Answered(age > stale, e)
 			case len(ours) > 0:
-				return Answered(!running, Saw("pods", nil, "%d kube-scheduler pods are there, one ready: %v", len(ours), running))
-			case lease == nil && leases.Len() > 0:
-				return Answered(true, Saw("leases.coordination.k8s.io", nil, "there is no lease kube-system/kube-scheduler and no kube-scheduler pod"))
+				return Answered(!running, Saw("pods", nil, "%d %s pods are there, one ready: %v", len(ours), component, running))
+			case leases.Len() > 0:
+				return Answered(true, Saw("leases.coordination.k8s.io", nil, "there is no lease kube-system/%s and no pod of it", component))
 			}
-			return CantTell(fmt.Errorf("neither a kube-scheduler pod nor its lease is to be seen"))
-		}},
+			return CantTell(fmt.Errorf("neither a pod of %s nor its lease is to be seen", component))
+		},
+	}
+}
+
+// managerDown: workloads lack pods, and nobody refused to make them.
+var managerDown = &Rule{
+	ID: "controller-manager-not-running", Explains: []*Rule{workloadShortOfPods}, Needs: []probes.Any{probes.Pods, probes.Nodes},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		s := Suspect{Vars: map[string]string{}}
+		for _, e := range effects {
+			if c, ok := e.Data.(shortage); ok && c.says == "" {
+				s.Effects = append(s.Effects, e)
+			}
+		}
+		if len(s.Effects) == 0 {
+			return nil
+		}
+		subject, says, evidence := componentPod(facts, "kube-controller-manager")
+		s.Subjects, s.Vars["says"], s.Found = []Ref{subject}, says, evidence
+		return []Suspect{s}
 	},
+	Tests: []Test{stopped("kube-controller-manager")},
 }
 
 // untouched reports whether no scheduler has tried the pod.
@@ -76,26 +105,26 @@ func defaultScheduler(p *corev1.Pod) bool {
 	return p.Spec.SchedulerName == "" || p.Spec.SchedulerName == corev1.DefaultSchedulerName
 }
 
-// schedulers are the pods of kube-scheduler, static or otherwise.
-func schedulers(pods *probes.PodList) []*corev1.Pod {
+// podsOfComponent are the pods of a control plane component, static or otherwise.
+func podsOfComponent(pods *probes.PodList, component string) []*corev1.Pod {
 	var list []*corev1.Pod
 	for p := range pods.In("kube-system") {
-		if p.Labels["component"] == "kube-scheduler" || strings.HasPrefix(p.Name, "kube-scheduler-") {
+		if p.Labels["component"] == component || strings.HasPrefix(p.Name, component+"-") {
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// schedulerPods is what to mend: a kube-scheduler pod that isn't ready, else
+// componentPod is what to mend: a pod of the component that isn't ready, else
 // the static pod that a control plane node should have.
-func schedulerPods(facts *probes.Facts) (subject Ref, says string, evidence []Evidence) {
-	subject = Ref{Kind: "Pod", Namespace: "kube-system", Name: "kube-scheduler"}
+func componentPod(facts *probes.Facts, component string) (subject Ref, says string, evidence []Evidence) {
+	subject = Ref{Kind: "Pod", Namespace: "kube-system", Name: component}
 	pods, err := probes.Pods.Of(facts)
 	if err != nil {
 		return subject, "", nil
 	}
-	for _, p := range schedulers(pods) {
+	for _, p := range podsOfComponent(pods, component) {
 		subject = podRef(p)
 		if probes.Ready(p) {
 			continue
@@ -117,7 +146,7 @@ func schedulerPods(facts *probes.Facts) (subject Ref, says string, evidence []Ev
 		}
 		return subject, says, []Evidence{SawObject("pods", p.Namespace, p.Name, "%s", says)}
 	}
-	if len(schedulers(pods)) > 0 {
+	if len(podsOfComponent(pods, component)) > 0 {
 		return subject, "its pod looks ready, but it does nothing", nil
 	}
 	nodes, err := probes.Nodes.Of(facts)
@@ -128,12 +157,12 @@ func schedulerPods(facts *probes.Facts) (subject Ref, says string, evidence []Ev
 		_, control := n.Labels["node-role.kubernetes.io/control-plane"]
 		_, master := n.Labels["node-role.kubernetes.io/master"]
 		if control || master {
-			subject.Name = "kube-scheduler-" + n.Name
-			says = fmt.Sprintf("control plane node %s runs no kube-scheduler pod: its static pod manifest (/etc/kubernetes/manifests/kube-scheduler.yaml) is gone or the kubelet can't start it", n.Name)
+			subject.Name = component + "-" + n.Name
+			says = fmt.Sprintf("control plane node %s runs no %s pod: its static pod manifest (/etc/kubernetes/manifests/%s.yaml) is gone or the kubelet can't start it", n.Name, component, component)
 			return subject, says, []Evidence{SawObject("nodes", "", n.Name, "%s", says)}
 		}
 	}
-	return subject, "no kube-scheduler pod is to be seen", nil
+	return subject, "no " + component + " pod is to be seen", nil
 }
 
 // schedulerUnknown: the pods ask for a scheduler that nobody runs.

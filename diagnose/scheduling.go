@@ -137,8 +137,14 @@ func placementRule(id, asks string, r reason, intermediate bool, predicates []sc
 					for k, v := range t.vars {
 						s.Vars[k] = v
 					}
-				case !slices.ContainsFunc(predicates, func(p scheduling.Predicate) bool { return len(c.on.Failing(p)) > 0 }):
-					continue
+				default:
+					rival := c.failing(predicates)
+					if len(rival.failures) == 0 {
+						continue
+					}
+					for k, v := range tell(rival).vars {
+						s.Vars[k] = v
+					}
 				}
 				suspects = append(suspects, s)
 			}
@@ -147,7 +153,7 @@ func placementRule(id, asks string, r reason, intermediate bool, predicates []sc
 		Tests: []Test{{Asks: asks, Needs: []probes.Any{placements}, Run: func(_ *probes.Facts, s Suspect) Answer {
 			c := s.Data.(pendingCase)
 			if c.reason != r {
-				return Answered(false, c.evidence()...)
+				return Answered(false, append(c.decisive(), c.evidence()...)...)
 			}
 			if c.err != nil {
 				return CantTell(c.err, c.evidence()...)
@@ -155,6 +161,27 @@ func placementRule(id, asks string, r reason, intermediate bool, predicates []sc
 			return Answered(true, c.evidence()...)
 		}}},
 	}
+}
+
+// failing is the case as it would be if only some predicates counted.
+func (c pendingCase) failing(predicates []scheduling.Predicate) pendingCase {
+	only := &placement{pod: c.pod, on: c.on, pools: c.pools}
+	for _, on := range c.on.Nodes {
+		u := unit{node: on.Node, failures: on.Failures}
+		if f := u.fails(predicates...); len(predicates) > 0 && len(f) > 0 {
+			only.units, only.failures = append(only.units, u), append(only.failures, f...)
+		}
+	}
+	c.placement = only
+	return c
+}
+
+// decisive says what decides instead of what was asked about.
+func (c pendingCase) decisive() []Evidence {
+	if len(c.failures) == 0 {
+		return nil
+	}
+	return []Evidence{SawObject("pods", c.pod.Namespace, c.pod.Name, "what decides for pod %s/%s is another matter: one would have to %s", c.pod.Namespace, c.pod.Name, strings.Join(c.changes(), " and "))}
 }
 
 // merged joins the suspects that have the same subjects, so that one cordoned
@@ -200,7 +227,7 @@ func (p *placement) evidence() []Evidence {
 		if u.pool != nil {
 			resource = "nodepools.karpenter.sh"
 		}
-		list = append(list, SawObject(resource, "", u.ref().Name, "%s %s", short(u.ref()), strings.Join(says, "; ")))
+		list = append(list, SawObject(resource, "", u.ref().Name, "%s: %s", short(u.ref()), strings.Join(says, "; ")))
 	}
 	for _, on := range p.pools {
 		if slices.ContainsFunc(p.units, func(u unit) bool { return u.pool == on.Pool }) || on.Serves() {
@@ -211,7 +238,7 @@ func (p *placement) evidence() []Evidence {
 			says = append(says, f.Says)
 		}
 		if len(list) < 8 {
-			list = append(list, SawObject("nodepools.karpenter.sh", "", on.Pool.Name, "NodePool %s %s", on.Pool.Name, strings.Join(says, "; ")))
+			list = append(list, SawObject("nodepools.karpenter.sh", "", on.Pool.Name, "NodePool %s: %s", on.Pool.Name, strings.Join(says, "; ")))
 		}
 	}
 	if p.says != "" {
@@ -303,8 +330,45 @@ var requestTooLarge = placementRule("request-larger-than-any-node", "does pod {p
 			}
 		}
 		t.evidence = requestEvidence(c)
+		if ds, says := c.overheadGrew(); says != "" {
+			t.subjects = []Ref{ds, c.workload}
+			t.vars["largest"] += "; " + says
+			t.evidence = append(t.evidence, Saw("pods", nil, "%s", says))
+		}
 		return t
 	})
+
+// overheadGrew says which DaemonSet took the room, where the pod would fit on
+// a node without DaemonSets and pods of its workload once did: then the
+// DaemonSet's pods, which are newer, are what changed.
+func (c pendingCase) overheadGrew() (ds Ref, says string) {
+	var newest time.Time
+	for _, u := range c.units {
+		for _, f := range u.fails(scheduling.Resources) {
+			if !f.Never || f.Amount == nil {
+				continue
+			}
+			if f.Amount.Asked.Cmp(f.Amount.Allocatable) > 0 {
+				return Ref{}, ""
+			}
+			for _, p := range c.x.cluster.OnNode(u.node.Name) {
+				q := scheduling.Requests(p)[f.Amount.Resource]
+				if !scheduling.OfDaemonSet(p) || q.IsZero() || !p.CreationTimestamp.After(newest) {
+					continue
+				}
+				newest, ds = p.CreationTimestamp.Time, c.x.workloads.Of(p)
+				says = fmt.Sprintf("%s, whose pods are the newest there (%s), asks for %s of %s on each node", short(ds), newest.UTC().Format(time.RFC3339), scheduling.Show(f.Amount.Resource, q), f.Amount.Resource)
+			}
+		}
+	}
+	ran := slices.ContainsFunc(c.x.workloads.Pods(c.workload), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName != "" && p.CreationTimestamp.Time.Before(newest)
+	})
+	if !ran {
+		return Ref{}, ""
+	}
+	return ds, says
+}
 
 // requestEvidence names the containers that ask for most of what decides.
 func requestEvidence(c pendingCase) []Evidence {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -98,6 +99,7 @@ func shortages(facts *probes.Facts, pods *probes.PodList) []shortage {
 			}
 			add(s, int(rs.Status.Replicas))
 		}
+		list = append(list, withoutReplicaSet(facts, sets)...)
 	} else if deployments, err := probes.Deployments.Of(facts); err == nil {
 		for _, d := range deployments.All() {
 			s := shortage{creator: Ref{Kind: "Deployment", Namespace: d.Namespace, Name: d.Name}, object: d, template: d.Spec.Template, asked: int(replicas(d.Spec.Replicas))}
@@ -144,6 +146,27 @@ func shortages(facts *probes.Facts, pods *probes.PodList) []shortage {
 			if pods := podsOfJob(pods, j.Namespace, j.Name); pods == 0 {
 				add(s, int(j.Status.Active))
 			}
+		}
+	}
+	return list
+}
+
+// withoutReplicaSet are the Deployments for which nobody made a ReplicaSet.
+func withoutReplicaSet(facts *probes.Facts, sets *probes.List[appsv1.ReplicaSet]) []shortage {
+	deployments, err := probes.Deployments.Of(facts)
+	if err != nil || sets.Len() == 0 && deployments.Len() > 1 {
+		return nil // an empty list beside many Deployments is more likely a list that wasn't taken
+	}
+	var list []shortage
+	for _, d := range deployments.All() {
+		r := Ref{Kind: "Deployment", Namespace: d.Namespace, Name: d.Name}
+		owned := false
+		for rs := range sets.In(d.Namespace) {
+			owner := probes.Controller(rs)
+			owned = owned || owner != nil && owner.Kind == r.Kind && owner.Name == r.Name
+		}
+		if n := int(replicas(d.Spec.Replicas)); !owned && n > 0 && d.Status.Replicas == 0 && !d.Spec.Paused {
+			list = append(list, shortage{workload: r, creator: r, object: d, template: d.Spec.Template, asked: n})
 		}
 	}
 	return list

@@ -18,7 +18,7 @@ func cordoned(pod *corev1.Pod, node *corev1.Node) []Failure {
 	if !node.Spec.Unschedulable || tolerates(pod.Spec.Tolerations, &taint) {
 		return nil
 	}
-	return []Failure{{Predicate: Cordoned, Change: "uncordon the node", Says: "the node is cordoned (spec.unschedulable: true)"}}
+	return []Failure{{Predicate: Cordoned, Change: "uncordon the node", Says: "is cordoned (spec.unschedulable: true)"}}
 }
 
 // taints are those of the node that the pod doesn't tolerate, without the one

@@ -74,7 +74,7 @@ func TestPlace(t *testing.T) {
 		fails   map[string]string // per node: predicate and part of its words
 		way     string            // the first way's changes
 	}{
-		"plain":              {pod(t, "p", "", ""), "a", "", map[string]string{"b": "taint dedicated=db:NoSchedule", "c": "cordoned unschedulable"}, ""},
+		"plain":              {pod(t, "p", "", ""), "a", "", map[string]string{"b": "taint dedicated=db:NoSchedule", "c": "cordoned unschedulable: true"}, ""},
 		"tolerating":         {pod(t, "p", "", all), "a b c", "", nil, ""},
 		"selector":           {pod(t, "p", "", "nodeSelector: {disk: nvme}"), "", "", map[string]string{"a": "node-selector has disk=ssd and not nvme"}, "match nodeSelector disk=nvme"},
 		"selector typo":      {pod(t, "p", "", "nodeSelector: {dsk: ssd}, "+all), "", "", map[string]string{"a": "node-selector has no label dsk"}, "match nodeSelector dsk=ssd"},
