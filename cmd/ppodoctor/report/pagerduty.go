@@ -16,7 +16,8 @@ const (
 
 // pagerDuty is an event a line, ready for the Events API v2 but for the
 // routing key, which is the sender's secret: a trigger for each cause and each
-// unexplained symptom. The dedup_key is the fingerprint, so that a re-scan
+// unexplained symptom, and with a baseline a resolve for each that is fixed
+// (what has only vanished stays open). The dedup_key is the fingerprint, so that a re-scan
 // updates the alert and doesn't open another.
 func pagerDuty(b *bytes.Buffer, dirty *diagnose.Diagnosis, _ Options) error {
 	d, err := cleaned(dirty)
@@ -52,6 +53,15 @@ func pagerDuty(b *bytes.Buffer, dirty *diagnose.Diagnosis, _ Options) error {
 		details := object{"summary": s.Summary, "evidence": s.Evidence, "lead": s.Lead}
 		if err := event(s.Fingerprint, "error", s.Title+": "+s.Subject.String(), s.Rule, s.Subject, details); err != nil {
 			return err
+		}
+	}
+	if d.Baseline != nil {
+		for _, o := range d.Baseline.Fixed {
+			data, err := json.Marshal(object{"event_action": "resolve", "dedup_key": shorten(o.Fingerprint, pagerKey)})
+			if err != nil {
+				return err
+			}
+			b.Write(append(data, '\n'))
 		}
 	}
 	return nil

@@ -74,8 +74,33 @@ func (t *textReport) verdict() {
 	}
 }
 
+// How many of a kind are shown unless --verbose asks for all: in a large
+// cluster a report must stay one that a person reads.
+const (
+	mostChildren    = 8
+	mostUnexplained = 8
+	mostMoments     = 24
+	mostGaps        = 12
+)
+
+// few is how many of n to show.
+func (t *textReport) few(n, most int) int {
+	if t.opts.Verbose || n <= most+1 {
+		return n
+	}
+	return most
+}
+
+// more says how many were not shown, and how to see them.
+func (t *textReport) more(lead string, n int) {
+	if n > 0 {
+		t.line(lead, lead, fmt.Sprintf("%d %s (--verbose)", n, t.More), t.dim)
+	}
+}
+
 func (t *textReport) unexplainedSymptoms() {
-	for _, s := range t.d.Unexplained {
+	shown := t.few(len(t.d.Unexplained), mostUnexplained)
+	for _, s := range t.d.Unexplained[:shown] {
 		t.blank()
 		name := named(s.Title, s.Subject)
 		if s.Count > 1 {
@@ -91,6 +116,10 @@ func (t *textReport) unexplainedSymptoms() {
 		}))
 		t.cohorts(in1, s.Cohorts, nil)
 	}
+	if shown < len(t.d.Unexplained) {
+		t.blank()
+		t.more(in1, len(t.d.Unexplained)-shown)
+	}
 }
 
 func (t *textReport) moments() {
@@ -102,7 +131,10 @@ func (t *textReport) moments() {
 	if first, last := t.d.Timeline[0].At, t.d.Timeline[len(t.d.Timeline)-1].At; first.UTC().YearDay() != last.UTC().YearDay() || first.Year() != last.Year() {
 		layout = "01-02 15:04:05"
 	}
-	for _, m := range t.d.Timeline {
+	// The last moments are nearest to what is wrong now.
+	hidden := len(t.d.Timeline) - t.few(len(t.d.Timeline), mostMoments)
+	t.more(in1, hidden)
+	for _, m := range t.d.Timeline[hidden:] {
 		mark := "  "
 		switch m.Kind {
 		case "symptom":
@@ -119,7 +151,8 @@ func (t *textReport) notSeen() {
 	if len(t.d.Gaps) > 0 {
 		t.blank()
 		t.put(t.warn.Bold(true).Render(t.Gaps))
-		for _, g := range t.d.Gaps {
+		shown := t.few(len(t.d.Gaps), mostGaps)
+		for _, g := range t.d.Gaps[:shown] {
 			s := g.Document + " " + word(t.Reasons, g.Reason)
 			if g.Grant != "" {
 				s += " (" + g.Grant + ")"
@@ -132,6 +165,7 @@ func (t *textReport) notSeen() {
 				t.line(in2+t.dim.Render(t.Settles+" "), in2+in1, strings.Join(g.Settles, ", "), t.dim)
 			}
 		}
+		t.more(in1, len(t.d.Gaps)-shown)
 	}
 	next := t.d.Next
 	if !t.opts.Verbose && len(next) > 1 {

@@ -122,13 +122,15 @@ func (t *textReport) step(c diagnose.Cause, i int, lead, rest string, seen map[i
 	}
 	t.line(lead, guide, name, t.bold)
 	t.facts(guide+"• ", guide+in1, s.Evidence)
-	for n, child := range children {
+	shown := t.few(len(children), mostChildren)
+	for n, child := range children[:shown] {
 		if n == len(children)-1 {
 			t.step(c, child, rest+t.dim.Render("└▶ "), rest+"   ", seen)
 		} else {
 			t.step(c, child, rest+t.dim.Render("├▶ "), rest+t.dim.Render("│")+in1, seen)
 		}
 	}
+	t.more(rest+t.dim.Render("└▶ "), len(children)-shown)
 }
 
 // cohorts draws a bar a group: failing of all that have the value.

@@ -89,3 +89,26 @@ func TestTextIsHarmless(t *testing.T) {
 		}
 	}
 }
+
+// In a large cluster the report stays one that a person reads.
+func TestTextOfALargeIncident(t *testing.T) {
+	d := sample(t, "suspected")
+	for range 400 {
+		d.Unexplained = append(d.Unexplained, d.Unexplained[0])
+		d.Gaps = append(d.Gaps, d.Gaps[0])
+		d.Timeline = append(d.Timeline, d.Timeline[len(d.Timeline)-1])
+		c := &d.Suspected[0]
+		c.Chain[1].Explains = append(c.Chain[1].Explains, len(c.Chain))
+		c.Chain = append(c.Chain, c.Chain[2])
+	}
+	short := render(t, d, "text", Options{})
+	if n := strings.Count(short, "\n"); n > 400 {
+		t.Errorf("%d lines", n)
+	}
+	if n := strings.Count(short, "(--verbose)"); n != 4 {
+		t.Errorf("%d places say that there is more, not 4:\n%s", n, short)
+	}
+	if n := strings.Count(render(t, d, "text", Options{Verbose: true}), "\n"); n < 2000 {
+		t.Errorf("--verbose has only %d lines", n)
+	}
+}
