@@ -241,6 +241,26 @@ var kubeProxyDown = &Rule{
 		return found
 	},
 	Tests: []Test{{
+		Asks:  "Is the node itself well?",
+		Needs: []probes.Any{probes.Nodes},
+		Run: func(facts *probes.Facts, s Suspect) Answer {
+			nodes, err := probes.Nodes.Of(facts)
+			if err != nil {
+				return CantTell(err)
+			}
+			n := nodes.Get("", s.Subjects[0].Name)
+			if n == nil {
+				return Answered(true)
+			}
+			for _, c := range n.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+					// All pods of such a node lose their readiness, kube-proxy too.
+					return Answered(false, SawObject("nodes", "", n.Name, "node %s is not Ready: %s (%s)", n.Name, c.Reason, c.Message))
+				}
+			}
+			return Answered(true)
+		},
+	}, {
 		Asks:  "Is the kube-proxy of node {node} not ready?",
 		Needs: []probes.Any{probes.Pods, probes.Logs},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
