@@ -108,6 +108,9 @@ func verdicts(d *diagnose.Diagnosis) []string {
 }
 
 func eachScenario(t *testing.T, f func(*testing.T, *probes.Snapshot)) {
+	if testing.Short() {
+		t.Skip("walks every scenario again")
+	}
 	for _, dir := range scenarios(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
