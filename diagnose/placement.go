@@ -219,10 +219,11 @@ func (x *placementIndex) place(pod *corev1.Pod) *placement {
 	if x.karpenter != nil {
 		p.pools = x.karpenter.Place(pod)
 	}
-	if x.karpenterErr != nil {
+	x.decide(p)
+	// What a NodePool could do matters only where nodes decide.
+	if p.err == nil && !slices.Contains([]reason{byGate, byClaim, byClaimMissing, byExclusive, byScheduler}, p.reason) {
 		p.err = x.karpenterErr
 	}
-	x.decide(p)
 	if p.err == nil && p.reason == byNothing {
 		p.err = fmt.Errorf("by all that is recomputed %s", p.on.Summary())
 	}
@@ -345,7 +346,7 @@ func (x *placementIndex) fitting(p *placement, units []unit) bool {
 	if p.reason == "" { // all that fit do so only as far as is known
 		f := fit[0].failures[0]
 		p.reason = byNothing
-		p.err = cmp.Or(errors.Join(slices.Concat(x.missing, []error{p.err})...), errors.New(f.Says))
+		p.err = cmp.Or(errors.Join(slices.Concat(x.missing, []error{x.karpenterErr})...), errors.New(f.Says))
 	}
 	if p.reason == byClaim {
 		for _, name := range scheduling.ClaimNames(p.pod) {

@@ -21,7 +21,7 @@ var podPending = &Rule{
 	ID:    "pod-pending",
 	Needs: []probes.Any{probes.Pods, probes.Workloads},
 	Suspects: perWorkload(func(p *corev1.Pod, now time.Time) *trouble {
-		if !pending(p) || now.Sub(p.CreationTimestamp.Time) < unscheduled {
+		if !pending(p) || now.Sub(p.CreationTimestamp.Time) < unscheduled || placeholder(p) {
 			return nil
 		}
 		says := "has no node since " + p.CreationTimestamp.UTC().Format(time.RFC3339)
@@ -31,6 +31,11 @@ var podPending = &Rule{
 		return &trouble{since: &p.CreationTimestamp.Time, says: says}
 	}),
 }
+
+// placeholder reports whether a pod only keeps room for others: it gives way
+// to any, and is meant to wait when they have come.
+// Source: kubernetes autoscaler FAQ, "How can I configure overprovisioning".
+func placeholder(p *corev1.Pod) bool { return p.Spec.Priority != nil && *p.Spec.Priority < 0 }
 
 // podUntouched: a pod is bound to a node, and the kubelet there has not taken
 // it: there is no such node, or its kubelet is down.
@@ -190,7 +195,8 @@ func merged(suspects []Suspect) []Suspect {
 	var list []Suspect
 	for _, s := range suspects {
 		i := slices.IndexFunc(list, func(o Suspect) bool {
-			return slices.Equal(o.Subjects, s.Subjects) && o.Data.(pendingCase).reason == s.Data.(pendingCase).reason && (o.Data.(pendingCase).err == nil) == (s.Data.(pendingCase).err == nil)
+			a, b := o.Data.(pendingCase), s.Data.(pendingCase)
+			return o.Subjects[0] == s.Subjects[0] && a.reason == b.reason && (a.err == nil) == (b.err == nil)
 		})
 		if i < 0 {
 			list = append(list, s)
@@ -198,6 +204,11 @@ func merged(suspects []Suspect) []Suspect {
 		}
 		list[i].Effects = append(list[i].Effects, s.Effects...)
 		list[i].Found = append(list[i].Found, s.Found...)
+		for _, r := range s.Subjects {
+			if !slices.Contains(list[i].Subjects, r) {
+				list[i].Subjects = append(list[i].Subjects, r)
+			}
+		}
 	}
 	return list
 }

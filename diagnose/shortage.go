@@ -75,7 +75,8 @@ func creatorDocument(kind string) string {
 func shortages(facts *probes.Facts, pods *probes.PodList) []shortage {
 	live := map[Ref][]*corev1.Pod{}
 	for _, p := range pods.All() {
-		if owner := probes.Controller(p); owner != nil && !probes.Finished(p) && p.DeletionTimestamp == nil {
+		// A ReplicaSet replaces a pod that is being deleted at once; the others wait until it is gone.
+		if owner := probes.Controller(p); owner != nil && !probes.Finished(p) && (p.DeletionTimestamp == nil || owner.Kind != "ReplicaSet") {
 			r := Ref{Kind: owner.Kind, Namespace: p.Namespace, Name: owner.Name}
 			live[r] = append(live[r], p)
 		}
@@ -135,7 +136,7 @@ func shortages(facts *probes.Facts, pods *probes.PodList) []shortage {
 	}
 	if jobs, err := probes.Jobs.Of(facts); err == nil {
 		for _, j := range jobs.All() {
-			over := j.Spec.Suspend != nil && *j.Spec.Suspend || j.Status.CompletionTime != nil || j.Status.Succeeded > 0 || j.Status.Failed > 0
+			over := j.Spec.Suspend != nil && *j.Spec.Suspend || j.Spec.Parallelism != nil && *j.Spec.Parallelism == 0 || j.Status.CompletionTime != nil || j.Status.Succeeded > 0 || j.Status.Failed > 0
 			for _, c := range j.Status.Conditions {
 				over = over || c.Status == corev1.ConditionTrue
 			}

@@ -170,7 +170,7 @@ func backendOf(facts *probes.Facts, h hook, c shortage, failure string, s *Suspe
 	}
 	if ready > 0 {
 		// Packets are lost, or the program doesn't answer: that is for others to prove.
-		return CantTell(fmt.Errorf("Service %s has %d ready endpoints; why the API server can't reach them (%s) is not known", name, ready, failure), c.seen, configured)
+		return CantTell(fmt.Errorf("the Service %s has %d ready endpoints; why the API server can't reach them (%s) is not known", name, ready, failure), c.seen, configured)
 	}
 	none := SawObject("endpointslices.discovery.k8s.io", at.Namespace, at.Name, "Service %s has no ready endpoint", name)
 	s.Vars["says"] = fmt.Sprintf("its Service %s has no ready endpoint", name)
