@@ -125,7 +125,7 @@ var newRevisionFails = &Rule{
 			Asks: "did the roll-out change the pods' template?",
 			Run: func(_ *probes.Facts, s Suspect) Answer {
 				d := s.Data.([2]*revision)
-				changes := templateChanges(&d[0].set.Spec.Template, &d[1].set.Spec.Template)
+				changes := templateChanges(&d[0].set.Spec.Template.Spec, &d[1].set.Spec.Template.Spec)
 				if len(changes) == 0 {
 					return Answered(false)
 				}
@@ -176,16 +176,17 @@ func revisions(facts *probes.Facts, sets *probes.List[appsv1.ReplicaSet], owner 
 	return last, nil
 }
 
-// templateChanges says in words what differs between two pod templates.
-func templateChanges(old, last *corev1.PodTemplateSpec) []string {
+// templateChanges says in words what differs between the pods of two
+// revisions; never values of environment variables.
+func templateChanges(old, last *corev1.PodSpec) []string {
 	var changes []string
-	for _, c := range last.Spec.Containers {
-		i := slices.IndexFunc(old.Spec.Containers, func(o corev1.Container) bool { return o.Name == c.Name })
+	for _, c := range last.Containers {
+		i := slices.IndexFunc(old.Containers, func(o corev1.Container) bool { return o.Name == c.Name })
 		if i < 0 {
 			changes = append(changes, "container "+c.Name+" is new")
 			continue
 		}
-		o := old.Spec.Containers[i]
+		o := old.Containers[i]
 		if o.Image != c.Image {
 			changes = append(changes, fmt.Sprintf("image of container %s from %s to %s", c.Name, o.Image, c.Image))
 		}

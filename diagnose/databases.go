@@ -169,7 +169,7 @@ func compareCredentials(facts *probes.Facts, f *logFault, b *blame, password *se
 	if user := f.failure.Captures["user"]; user != "" {
 		given := pickSetting(theirs, userName)
 		root := rootName.MatchString(user) || user == "postgres"
-		if given != nil && given.value != "" && given.value != user && !root {
+		if given != nil && given.value != "" && !given.secret && given.value != user && !root {
 			saw("the server %s was set up with user %s", db.container.pod.Name, given.value)
 			b.vars["hint"] += fmt.Sprintf(" The server %s was set up with user %s.", db.container.pod.Name, given.value)
 			if s := holder(mine, user); s != nil {
@@ -269,7 +269,7 @@ func blameHolder(facts *probes.Facts, f *logFault, name string) blame {
 	}
 	if db := databaseOf(facts, f, list); db != nil {
 		theirs, _ := settings(facts, db.container)
-		if s := pickSetting(theirs, regexp.MustCompile(`(?i)(?:^|_)(?:db|database)$`)); s != nil && s.value != "" && s.value != name {
+		if s := pickSetting(theirs, regexp.MustCompile(`(?i)(?:^|_)(?:db|database)$`)); s != nil && s.value != "" && !s.secret && s.value != name {
 			b.vars["hint"] += fmt.Sprintf(" The server %s was set up with database %s.", db.container.pod.Name, s.value)
 			b.found = append(b.found, SawObject("pods", db.container.pod.Namespace, db.container.pod.Name, "server %s: %s is %s", db.container.pod.Name, s.where(), s.value))
 		}

@@ -33,6 +33,10 @@ func (s setting) where() string {
 	return "env " + s.name
 }
 
+// redactedPrefix begins what stands for a value in a redacted snapshot: equal
+// values are equal still, but their text is not known. See [probes.Redactor].
+const redactedPrefix = "REDACTED-"
+
 // settingNeeds are the facts that settings reads.
 var settingNeeds = []probes.Any{probes.ConfigMaps, probes.Secrets}
 
@@ -80,6 +84,9 @@ func settings(facts *probes.Facts, c container) ([]setting, error) {
 			case v.SecretKeyRef != nil:
 				s.secret, s.from, s.key = true, Ref{Kind: "Secret", Namespace: c.pod.Namespace, Name: v.SecretKeyRef.Name}, v.SecretKeyRef.Key
 			}
+		}
+		if strings.HasPrefix(s.value, redactedPrefix) {
+			s.secret = true
 		}
 		list = append(list, s)
 	}

@@ -185,51 +185,13 @@ func (t *teller) rollouts() {
 		for i, rs := range list {
 			says := "rolled out revision " + cmp.Or(rs.Annotations["deployment.kubernetes.io/revision"], rs.Name)
 			if i > 0 {
-				if changed := templateChanges(&list[i-1].Spec.Template.Spec, &rs.Spec.Template.Spec); changed != "" {
-					says += ": " + changed
+				if changed := templateChanges(&list[i-1].Spec.Template.Spec, &rs.Spec.Template.Spec); len(changed) > 0 {
+					says += ": " + strings.Join(changed, "; ")
 				}
 			}
 			t.tell(rs.CreationTimestamp.Time, "change", ref, "%s %s", ref.Name, says)
 		}
 	}
-}
-
-// templateChanges says which images and which env keys differ; never values.
-func templateChanges(a, b *corev1.PodSpec) string {
-	var list []string
-	for _, after := range b.Containers {
-		i := slices.IndexFunc(a.Containers, func(c corev1.Container) bool { return c.Name == after.Name })
-		if i < 0 {
-			list = append(list, "container "+after.Name+" is new")
-			continue
-		}
-		prior := a.Containers[i]
-		if prior.Image != after.Image {
-			list = append(list, fmt.Sprintf("image of %s %s → %s", after.Name, prior.Image, after.Image))
-		}
-		for _, name := range envChanges(prior.Env, after.Env) {
-			list = append(list, fmt.Sprintf("env %s of %s", name, after.Name))
-		}
-	}
-	return strings.Join(list, ", ")
-}
-
-func envChanges(a, b []corev1.EnvVar) []string {
-	values := map[string][2]string{}
-	for i, env := range [][]corev1.EnvVar{a, b} {
-		for _, e := range env {
-			v := values[e.Name]
-			v[i] = "set " + e.String()
-			values[e.Name] = v
-		}
-	}
-	var changed []string
-	for _, name := range sortedKeys(values) {
-		if values[name][0] != values[name][1] {
-			changed = append(changed, name)
-		}
-	}
-	return changed
 }
 
 // writes tells who wrote which fields of the objects of the chains.
