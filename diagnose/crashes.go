@@ -43,15 +43,15 @@ var programFails = &Rule{
 		Asks:  "does the log name an error of the program itself?",
 		Needs: []probes.Any{probes.Logs},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
-			f, err := decisive(facts, containers(s))
+			f, _ := decisive(facts, containers(s))
 			exit := probes.LastExit(containers(s)[0].status)
 			vars := func(a Answer, line string) Answer {
 				return a.With("line", line).With("code", fmt.Sprint(exit.ExitCode))
 			}
 			switch {
-			case err != nil:
-				return vars(CantTell(err), "(the log is not there)")
 			case f == nil:
+				// A log that can't be had is a gap of its own: without it nothing
+				// points at the program more than at anything else.
 				return Answered(false)
 			case blamesOthers(f):
 				return Answered(false, f.evidence())
