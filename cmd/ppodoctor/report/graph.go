@@ -89,10 +89,9 @@ type drawing struct {
 
 type drawnStep struct {
 	box
-	Step  int // its index in the chain
-	Label string
-	Kind  string // "cause", "state", "symptom"
-	Rows  []drawnRow
+	Step int    // its index in the chain
+	Kind string // "cause", "state", "symptom"
+	Rows []drawnRow
 }
 
 type drawnRow struct {
@@ -115,7 +114,7 @@ func (l *layouter) draw(dir string, c diagnose.Cause, meta func(diagnose.Step) s
 	boxes := make([]box, len(c.Chain))
 	edges := links(c.Chain)
 	for i, s := range c.Chain {
-		node := drawnStep{Step: i, Label: s.Title + ", " + s.Subject.String(), Kind: "state"}
+		node := drawnStep{Step: i, Kind: "state"}
 		if len(s.Explains) == 0 && i > 0 {
 			node.Kind = "symptom"
 		}
