@@ -137,6 +137,7 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 	if len(c.Cohorts) > 0 {
 		c.Evidence = append(c.Evidence, Fact{Says: c.Cohorts[0].says(), Document: "pods", Command: "kubectl get pods -A -o wide"})
 	}
+	c.Paths = pathsOf(f, c.Cohorts)
 	// What the effects said is part of the proof: a few quotes stand with the
 	// cause, all of them with their steps in the chain.
 	quotes := 0
@@ -159,6 +160,26 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 		c.Verify = append(c.Verify, Verify{Run: fill(r.Run), Expect: fill(r.Expect), Beware: fill(r.Beware)})
 	}
 	return c
+}
+
+// pathsOf are the paths that the answers are about, where the first cohort has
+// both their ends.
+func pathsOf(f *Finding, cohorts []Cohort) []Path {
+	if len(cohorts) == 0 {
+		return nil
+	}
+	known := func(value string) bool {
+		return slices.ContainsFunc(cohorts[0].Groups, func(g Group) bool { return g.Value == value })
+	}
+	var paths []Path
+	for _, a := range f.Answers {
+		for _, p := range a.Paths {
+			if known(p.From) && known(p.To) {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
 }
 
 func (w *walk) title(f *Finding) string {

@@ -305,10 +305,22 @@ func askGroups(facts *probes.Facts, s Suspect) Answer {
 	}
 	a := Answered(true, evidence...)
 	a.Vars = groupVars(facts, world, dns, o, blocked[0])
+	a.Paths = []Path{{From: strings.Join(originGroups(world, o), " "), To: strings.Join(dnsGroups(world, dns), " "), What: portsOf(blocked), Blocked: true}}
 	if len(open) > 0 {
 		a.Vars["share"] = fmt.Sprintf("%d of %d", len(blocked), len(blocked)+len(open))
 	}
 	return a
+}
+
+// portsOf names what was asked for, each once: "UDP 53, TCP 53".
+func portsOf(answers []network.Answer) string {
+	var ports []string
+	for _, a := range answers {
+		if port := fmt.Sprintf("%s %d", a.Protocol, a.Port); !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
+	return strings.Join(ports, ", ")
 }
 
 // missingGroups are the gaps of the documents that tell which groups a node

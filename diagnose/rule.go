@@ -81,6 +81,7 @@ type Answer struct {
 	Evidence []Evidence        `json:"evidence,omitempty"`
 	Gaps     []*probes.Gap     `json:"-"` // of an Unknown: what was lacking
 	Vars     map[string]string `json:"-"`
+	Paths    []Path            `json:"-"` // traffic that the answer is about, for a map
 }
 
 // Answered is a plain yes or no with its evidence. A yes without evidence is

@@ -14,7 +14,7 @@ type labels struct {
 	Explains, Sources, Symptoms                 string
 	New, There, Fixed, Vanished, Unsettled      string
 	Suppressed, Until, Expired, Baseline        string
-	Reads, Explained, NoSuspect                 string
+	Reads, Explained, NoSuspect, Same           string
 	Scopes, Truths, Reasons, Standings          map[string]string
 }
 
@@ -30,7 +30,7 @@ var english = labels{
 	Explains: "explains", Sources: "Sources", Symptoms: "Symptoms",
 	New: "NEW", There: "STILL THERE", Fixed: "FIXED", Vanished: "VANISHED, unproven: nothing exercises it any more", Unsettled: "UNSETTLED: not all could be seen, or what it hurt is not well",
 	Suppressed: "Suppressed", Until: "until", Expired: "expired", Baseline: "Since",
-	Reads: "Reads", Explained: "explained by", NoSuspect: "no suspect there",
+	Reads: "Reads", Explained: "explained by", NoSuspect: "no suspect there", Same: "the same split",
 	Standings: map[string]string{"cause": "cause", "suspected": "suspected", "risk": "risk", "symptom": "symptom", "state": "state on the way"},
 	Scopes: map[string]string{
 		"structural": "structural", "replaces-nodes": "replaces nodes",

@@ -178,6 +178,9 @@ func (m *markdownReport) cohorts(cohorts []diagnose.Cohort) {
 		for _, g := range c.Groups {
 			m.printf("| %s | %d | %d |\n", prose(g.Value), g.Failing, g.Healthy)
 		}
+		if len(c.Same) > 0 {
+			m.printf("\n%s: %s\n", m.Same, prose(strings.Join(c.Same, ", ")))
+		}
 	}
 }
 

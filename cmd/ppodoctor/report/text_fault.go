@@ -155,6 +155,9 @@ func (t *textReport) cohorts(indent string, cohorts []diagnose.Cohort, paths []d
 				t.bad.Render(strings.Repeat("█", full)) + t.dim.Render(strings.Repeat("░", bar-full)) +
 				fmt.Sprintf("  %d/%d %s", g.Failing, g.Failing+g.Healthy, t.Failing))
 		}
+		if len(c.Same) > 0 {
+			t.line(indent+in1+t.dim.Render(t.Same+": "), indent+in2, strings.Join(c.Same, ", "), t.dim)
+		}
 	}
 	for _, p := range paths {
 		verb, style := t.Reaches, t.good
