@@ -43,6 +43,7 @@ var controllers = map[string]struct{ labels, images []string }{
 	"metrics-server":               {[]string{"metrics-server"}, []string{"metrics-server"}},
 	"cert-manager":                 {[]string{"cert-manager"}, []string{"cert-manager-controller"}},
 	"argocd":                       {[]string{"argocd-application-controller", "argocd-repo-server", "argocd-server"}, []string{"argocd"}},
+	"helm-controller":              {[]string{"helm-controller"}, []string{"helm-controller"}},
 	"cluster-autoscaler":           {[]string{"cluster-autoscaler", "aws-cluster-autoscaler"}, []string{"cluster-autoscaler"}},
 	"external-dns":                 {[]string{"external-dns"}, []string{"external-dns"}},
 	"kube-proxy":                   {[]string{"kube-proxy"}, []string{"kube-proxy", "kube-proxy-minimal"}},

@@ -1,0 +1,269 @@
+package probes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Definitions are the CustomResourceDefinitions without their schemas, which
+// are most of them.
+var Definitions = listing[apiextensionsv1.CustomResourceDefinition](crdResource, "which custom kinds are installed, and in which versions", dropSchemas)
+
+func dropSchemas(d *apiextensionsv1.CustomResourceDefinition) {
+	for i := range d.Spec.Versions {
+		d.Spec.Versions[i].Schema = nil
+	}
+}
+
+// ResourceOf is the path of the document of a kind: its plural and group, as
+// Kubernetes' own naming has them.
+func ResourceOf(apiVersion, kind string) string { return resourceOf(apiVersion, kind) }
+
+// What installs and feeds the platform. Each is acted on by one controller
+// only: where no pod of it runs and nobody captured them, there are none that
+// do anything.
+var (
+	Applications        = actedOnBy[Application]("argocd", "applications.argoproj.io", "Argo CD's applications with their source and how the last sync went")
+	FluxReleases        = actedOnBy[FluxRelease]("helm-controller", "helmreleases.helm.toolkit.fluxcd.io", "Flux's Helm releases and what their controller says of them")
+	ExternalSecrets     = actedOnBy[ExternalSecret]("external-secrets", "externalsecrets.external-secrets.io", "which Secrets External Secrets makes, and whether it can")
+	SecretStores        = actedOnBy[SecretStore]("external-secrets", "secretstores.external-secrets.io", "stores that External Secrets reads, of a namespace")
+	ClusterSecretStores = actedOnBy[SecretStore]("external-secrets", "clustersecretstores.external-secrets.io", "stores that External Secrets reads, of the whole cluster")
+	Gateways            = actedOnBy[Gateway]("istiod", "gateways.gateway.networking.k8s.io", "gateways of the Gateway API and whether anything serves them")
+	AuthorizationRules  = actedOnBy[AuthorizationPolicy]("istiod", "authorizationpolicies.security.istio.io", "Istio's policies of who may call what")
+	TargetGroupBindings = actedOnBy[TargetGroupBinding]("aws-load-balancer-controller", "targetgroupbindings.elbv2.k8s.aws", "which Services fill which target groups")
+)
+
+// actedOnBy lists objects of a custom kind that only a controller acts on.
+func actedOnBy[T any](controller, resource, about string) *Probe[*List[T]] {
+	p := listing[T](resource, about)
+	read := p.Gather
+	p.After = []Any{Pods}
+	p.Gather = func(ctx context.Context, src Source, known *Facts) (*List[T], error) {
+		list, err := read(ctx, src, known)
+		var gap *Gap
+		if !errors.As(err, &gap) || gap.Reason != NotCaptured {
+			return list, err
+		}
+		pods, podsErr := Pods.Of(known)
+		if podsErr != nil || slices.ContainsFunc(pods.All(), func(p *corev1.Pod) bool { return IsController(p, controller) }) {
+			return nil, err
+		}
+		return NewList[T](nil), nil
+	}
+	return p
+}
+
+// An Application is Argo CD's, as far as a diagnosis reads it.
+// Source: argo-cd pkg/apis/application/v1alpha1/types.go.
+type Application struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Source      *ApplicationSource  `json:"source,omitempty"`
+		Sources     []ApplicationSource `json:"sources,omitempty"`
+		Destination struct {
+			Namespace string `json:"namespace,omitempty"`
+			Server    string `json:"server,omitempty"`
+			Name      string `json:"name,omitempty"`
+		} `json:"destination"`
+	} `json:"spec"`
+	Status struct {
+		Sync struct {
+			Status     string `json:"status,omitempty"`
+			Revision   string `json:"revision,omitempty"`
+			ComparedTo struct {
+				Source  *ApplicationSource  `json:"source,omitempty"`
+				Sources []ApplicationSource `json:"sources,omitempty"`
+			} `json:"comparedTo"`
+		} `json:"sync"`
+		ReconciledAt *metav1.Time `json:"reconciledAt,omitempty"`
+		Conditions   []struct {
+			Type               string       `json:"type"`
+			Message            string       `json:"message"`
+			LastTransitionTime *metav1.Time `json:"lastTransitionTime,omitempty"`
+		} `json:"conditions,omitempty"`
+		OperationState *struct {
+			Phase      string       `json:"phase"` // Running, Succeeded, Failed, Error, Terminating
+			Message    string       `json:"message,omitempty"`
+			StartedAt  metav1.Time  `json:"startedAt"`
+			FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
+			SyncResult *struct {
+				Resources []struct {
+					Group     string `json:"group"`
+					Version   string `json:"version"`
+					Kind      string `json:"kind"`
+					Namespace string `json:"namespace"`
+					Name      string `json:"name"`
+					Status    string `json:"status"` // Synced, SyncFailed, Pruned …
+					Message   string `json:"message"`
+				} `json:"resources,omitempty"`
+			} `json:"syncResult,omitempty"`
+		} `json:"operationState,omitempty"`
+	} `json:"status"`
+}
+
+// An ApplicationSource is where an Application's manifests come from.
+type ApplicationSource struct {
+	RepoURL        string `json:"repoURL"`
+	Path           string `json:"path,omitempty"`
+	Chart          string `json:"chart,omitempty"`
+	TargetRevision string `json:"targetRevision,omitempty"` // empty: HEAD
+}
+
+// Sources are those of the Application, however many it has.
+func (a *Application) Sources() []ApplicationSource {
+	if a.Spec.Source != nil && len(a.Spec.Sources) == 0 {
+		return []ApplicationSource{*a.Spec.Source}
+	}
+	return a.Spec.Sources
+}
+
+// A FluxRelease is Flux's HelmRelease. Source: fluxcd/helm-controller api/v2.
+type FluxRelease struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+// An ExternalSecret says which Secret is made out of what in a store.
+// Source: external-secrets apis/externalsecrets/v1.
+type ExternalSecret struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		SecretStoreRef struct {
+			Kind string `json:"kind,omitempty"` // SecretStore if empty
+			Name string `json:"name"`
+		} `json:"secretStoreRef"`
+		Target struct {
+			Name           string `json:"name,omitempty"` // the ExternalSecret's own if empty
+			CreationPolicy string `json:"creationPolicy,omitempty"`
+		} `json:"target"`
+		Data []struct {
+			SecretKey string    `json:"secretKey"`
+			RemoteRef RemoteRef `json:"remoteRef"`
+		} `json:"data,omitempty"`
+		DataFrom []struct {
+			Extract *RemoteRef      `json:"extract,omitempty"`
+			Find    json.RawMessage `json:"find,omitempty"`
+		} `json:"dataFrom,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+// A RemoteRef is an entry of a store.
+type RemoteRef struct {
+	Key      string `json:"key"`
+	Property string `json:"property,omitempty"`
+}
+
+// Makes is the name of the Secret that it makes.
+func (e *ExternalSecret) Makes() string {
+	if e.Spec.Target.Name != "" {
+		return e.Spec.Target.Name
+	}
+	return e.Name
+}
+
+// Store is the store that it reads from.
+func (e *ExternalSecret) Store() Ref {
+	if e.Spec.SecretStoreRef.Kind == "ClusterSecretStore" {
+		return Ref{Kind: "ClusterSecretStore", Name: e.Spec.SecretStoreRef.Name}
+	}
+	return Ref{Kind: "SecretStore", Namespace: e.Namespace, Name: e.Spec.SecretStoreRef.Name}
+}
+
+// A SecretStore says where secrets are read and as whom. ClusterSecretStore is
+// the same without a namespace.
+type SecretStore struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Provider struct {
+			AWS *struct {
+				Service string `json:"service"`
+				Region  string `json:"region"`
+				Role    string `json:"role,omitempty"`
+				Auth    struct {
+					JWT *struct {
+						ServiceAccountRef struct {
+							Name      string `json:"name"`
+							Namespace string `json:"namespace,omitempty"`
+						} `json:"serviceAccountRef"`
+					} `json:"jwt,omitempty"`
+				} `json:"auth"`
+			} `json:"aws,omitempty"`
+		} `json:"provider"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+// A Gateway is the Gateway API's.
+type Gateway struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		GatewayClassName string `json:"gatewayClassName"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+// An AuthorizationPolicy is Istio's. Source: istio.io/api security/v1.
+type AuthorizationPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Action   string `json:"action,omitempty"` // ALLOW if empty
+		Selector *struct {
+			MatchLabels map[string]string `json:"matchLabels,omitempty"`
+		} `json:"selector,omitempty"`
+		TargetRef  *PolicyTarget       `json:"targetRef,omitempty"`
+		TargetRefs []PolicyTarget      `json:"targetRefs,omitempty"`
+		Rules      []AuthorizationRule `json:"rules,omitempty"`
+	} `json:"spec"`
+}
+
+// A PolicyTarget is a Gateway or Service that a policy is attached to.
+type PolicyTarget struct {
+	Group string `json:"group,omitempty"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+}
+
+// An AuthorizationRule matches a request that meets one of From, one of To
+// and all of When; what is empty asks for nothing.
+type AuthorizationRule struct {
+	From []struct {
+		Source map[string][]string `json:"source,omitempty"`
+	} `json:"from,omitempty"`
+	To []struct {
+		Operation map[string][]string `json:"operation,omitempty"`
+	} `json:"to,omitempty"`
+	When []json.RawMessage `json:"when,omitempty"`
+}
+
+// A TargetGroupBinding is the AWS Load Balancer Controller's.
+type TargetGroupBinding struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		TargetGroupARN string `json:"targetGroupARN"`
+		ServiceRef     struct {
+			Name string `json:"name"`
+		} `json:"serviceRef"`
+	} `json:"spec"`
+}
