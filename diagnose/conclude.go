@@ -318,6 +318,9 @@ func (w *walk) gaps(unexplained bool) []Gap {
 		}
 	}
 	for _, r := range w.due {
+		if r.Latent && len(r.Explains) == 0 {
+			continue // what hurts nothing yet is asked of preflight
+		}
 		for _, p := range r.Needs {
 			for _, g := range gapsIn(w.facts.Err(p)) {
 				add(g, r.ID)
@@ -336,7 +339,7 @@ func (w *walk) gaps(unexplained bool) []Gap {
 	for _, f := range w.findings {
 		for _, a := range f.Answers {
 			for _, g := range a.Gaps {
-				if f.Truth == Unknown {
+				if f.Truth == Unknown && (len(f.Effects) > 0 || !f.Rule.Latent) {
 					add(g, f.Rule.ID)
 				}
 			}

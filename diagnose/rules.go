@@ -24,5 +24,12 @@ func Rules() []*Rule {
 		dnsRules,
 		admissionRules,
 		permissionRules,
+		installRules,
+		externalSecretRules,
+		grafanaRules,
+		gatewayRules,
+		installRiskRules,
+		poolRoleRules,
+		meshPolicyRules,
 	)
 }

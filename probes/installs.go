@@ -50,6 +50,9 @@ func actedOnBy[T any](controller, resource, about string) *Probe[*List[T]] {
 		if !errors.As(err, &gap) || gap.Reason != NotCaptured {
 			return list, err
 		}
+		if installed(ctx, src, resource) {
+			return nil, err
+		}
 		pods, podsErr := Pods.Of(known)
 		if podsErr != nil || slices.ContainsFunc(pods.All(), func(p *corev1.Pod) bool { return IsController(p, controller) }) {
 			return nil, err
@@ -57,6 +60,16 @@ func actedOnBy[T any](controller, resource, about string) *Probe[*List[T]] {
 		return NewList[T](nil), nil
 	}
 	return p
+}
+
+// installed reports whether a custom kind is known to be served.
+func installed(ctx context.Context, src Source, resource string) bool {
+	for d, err := range Items[apiextensionsv1.CustomResourceDefinition](ctx, src, Document{Path: crdResource}) {
+		if err == nil && d.Name == resource {
+			return true
+		}
+	}
+	return false
 }
 
 // An Application is Argo CD's, as far as a diagnosis reads it.

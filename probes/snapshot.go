@@ -257,7 +257,7 @@ func (s *Snapshot) Open(_ context.Context, doc Document) (io.ReadCloser, error) 
 		}
 		return nil, s.missing(doc)
 	}
-	if doc.Path == HelmReleases.Path && slices.Contains(s.Meta.Captured, helmCaptured) {
+	if doc.Path == HelmReleases.Path && slices.Contains(s.Meta.Captured, helmCaptured) && !slices.Contains(s.Meta.Captured, HelmReleases.Path) {
 		if !doc.IsHelmReleases() {
 			return nil, gapf(doc, NotCaptured, "of the Secrets only Helm's were captured")
 		}
