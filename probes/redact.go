@@ -97,6 +97,9 @@ func (r *Redactor) value(key string, value any) any {
 			return v
 		}
 		for k, inner := range v {
+			if k == "secretKey" && v["remoteRef"] != nil {
+				continue // of an ExternalSecret: the name of a key
+			}
 			v[k] = r.value(k, inner)
 		}
 		return v
