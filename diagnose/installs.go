@@ -257,11 +257,3 @@ var helmReleaseStuck = &Rule{
 }
 
 var installSymptoms = []*Rule{helmReleasePending, helmReleaseFailed, argocdSyncError}
-
-// clip shortens a text to a number of bytes.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
