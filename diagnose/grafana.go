@@ -17,7 +17,7 @@ import (
 // Source: grafana pkg/services/provisioning/datasources/config_reader.go;
 // kube-prometheus-stack values grafana.sidecar.datasources.isDefaultDatasource.
 var grafanaTwoDefaults = &Rule{
-	ID: "grafana-two-default-datasources", Explains: []*Rule{podCrashLooping, podNotReady},
+	ID: "grafana-two-default-datasources", Explains: []*Rule{podCrashLooping, podNotReady, configInvalid},
 	Needs: []probes.Any{probes.Logs, probes.ConfigMaps},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		logs, err := probes.Logs.Of(facts)
