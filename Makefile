@@ -1,5 +1,5 @@
 # The two commands of a newcomer: make demo, make test.
-.PHONY: demo test build screenshots lint fuzz
+.PHONY: demo test build screenshots lint fuzz controlplane test-live bench
 
 build:
 	go build -o bin/ppodoctor ./cmd/ppodoctor
@@ -28,3 +28,19 @@ fuzz:
 			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg >/tmp/ppodoctor-fuzz.log 2>&1 || { cat /tmp/ppodoctor-fuzz.log; exit 1; }; \
 		done; \
 	done
+
+# A real etcd and kube-apiserver. Built once: Go's build cache keeps them.
+CONTROLPLANE ?= $(CURDIR)/bin/controlplane
+controlplane:
+	testdata/controlplane/build.sh $(CONTROLPLANE)
+
+# Every scenario in a running cluster: live, recorded and replayed are
+# diagnosed alike; and what happens with fewer rights.
+test-live: controlplane
+	PPODOCTOR_CONTROLPLANE=$(CONTROLPLANE) go test -tags controlplane -timeout 30m -count 1 ./probes/live
+
+# A scan of a generated cluster beside a bare lister of the same kinds.
+NODES ?= 1000
+PODS ?= 10000
+bench: build controlplane
+	PPODOCTOR_CONTROLPLANE=$(CONTROLPLANE) go test -tags controlplane -timeout 60m -count 1 -run '^$$' -bench Scan -benchtime 1x -v ./probes/live -nodes $(NODES) -pods $(PODS)

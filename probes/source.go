@@ -118,6 +118,9 @@ func (d Document) Grant() string {
 	if strings.HasPrefix(d.Path, "logs/") {
 		return "get pods/log"
 	}
+	if d.Path == HelmReleases.Path && !d.IsHelmReleases() {
+		return "" // no right brings it: a running cluster is never asked for Secrets
+	}
 	return "list " + d.Path
 }
 

@@ -71,7 +71,8 @@ func startControlPlane(t testing.TB) *controlPlane {
 		"--service-account-issuer", "https://loopback", "--service-account-signing-key-file", p.path("sa.key"), "--service-account-key-file", p.path("sa.key"),
 		"--authorization-mode", "RBAC", "--token-auth-file", p.path("tokens.csv"), "--anonymous-auth=false",
 		"--audit-policy-file", p.path("audit.yaml"), "--audit-log-path", p.path("audit.log"),
-		"--endpoint-reconciler-type", "none", "--kubelet-preferred-address-types", "ExternalDNS", "--service-cluster-ip-range", "10.96.0.0/12", "-v", "0")
+		"--endpoint-reconciler-type", "none", "--kubelet-preferred-address-types", "ExternalDNS", "--service-cluster-ip-range", "172.20.0.0/16", // as EKS has it
+		"-v", "0")
 	p.admin = p.client("admin")
 	p.wait("the API server", func() bool {
 		response, err := p.admin.Get(p.server + "/readyz")

@@ -80,8 +80,11 @@ type asLive struct {
 	cluster *Cluster
 }
 
+// servers are the kinds of which the API server makes objects of its own.
+var servers = []string{apiServices, "priorityclasses.scheduling.k8s.io", "leases.coordination.k8s.io"}
+
 func (s asLive) Open(ctx context.Context, doc probes.Document) (io.ReadCloser, error) {
-	if doc.Path == apiServices || doc.Path == "secrets" {
+	if slices.Contains(servers, doc.Path) || doc.Path == "secrets" {
 		return s.cluster.Open(ctx, doc)
 	}
 	body, err := s.Snapshot.Open(ctx, doc)
