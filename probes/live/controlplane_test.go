@@ -38,8 +38,8 @@ type controlPlane struct {
 	etcd    string // of etcd
 	kubelet *kubelet
 	admin   *http.Client
-	defined map[string]bool // custom resources
-	loaded  []string        // resources of the snapshot that is loaded
+	defined map[string]string // custom resources, with the definitions' specs
+	loaded  []string          // resources of the snapshot that is loaded
 }
 
 // binaries is the folder that testdata/controlplane/build.sh filled.
@@ -51,7 +51,7 @@ func startControlPlane(t testing.TB) *controlPlane {
 		t.Fatalf("%s is not set; run `make test-live`", binaries)
 	}
 	dir := t.TempDir()
-	p := &controlPlane{t: t, dir: dir, kubelet: startKubelet(t), defined: map[string]bool{}}
+	p := &controlPlane{t: t, dir: dir, kubelet: startKubelet(t), defined: map[string]string{}}
 	ports := freePorts(t, 3)
 	p.etcd = "http://127.0.0.1:" + ports[0]
 	p.server = "https://127.0.0.1:" + ports[2]
@@ -150,8 +150,23 @@ current-context: test
 	return p.path("kubeconfig-" + user)
 }
 
+// try reports whether the API server took an object.
+func (p *controlPlane) try(method, path string, object any) bool {
+	code, _ := p.send(method, path, object)
+	return code < 300
+}
+
 // request sends an object, or nothing, to the API server as admin.
 func (p *controlPlane) request(method, path string, object any) []byte {
+	p.t.Helper()
+	code, answer := p.send(method, path, object)
+	if code >= 300 {
+		p.t.Fatalf("%s %s: %d: %s", method, path, code, answer)
+	}
+	return answer
+}
+
+func (p *controlPlane) send(method, path string, object any) (int, []byte) {
 	p.t.Helper()
 	var body bytes.Buffer
 	if object != nil {
@@ -166,10 +181,7 @@ func (p *controlPlane) request(method, path string, object any) []byte {
 	}
 	defer response.Body.Close()
 	answer, _ := io.ReadAll(response.Body)
-	if response.StatusCode >= 300 && response.StatusCode != http.StatusConflict {
-		p.t.Fatalf("%s %s: %s: %s", method, path, response.Status, answer)
-	}
-	return answer
+	return response.StatusCode, answer
 }
 
 // etcdCall uses etcd's gRPC gateway.

@@ -1,7 +1,6 @@
 package live
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,7 +227,7 @@ func (l *list) turn() error {
 	l.cluster.pages.Add(1)
 	l.body = response.Body
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
-		l.page = &protoPage{r: bufio.NewReaderSize(response.Body, 1<<16), kind: l.kind}
+		l.page = newProtoPage(response.Body, l.kind)
 	} else {
 		l.page = &jsonPage{decoder: json.NewDecoder(response.Body), kind: l.kind}
 	}

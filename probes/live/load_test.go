@@ -140,7 +140,8 @@ type countable struct{}
 // that it defines, and those that it only holds objects of.
 func (p *controlPlane) serve(kinds map[string]*custom) {
 	p.t.Helper()
-	var names []string
+	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
+	specs := map[string]string{}
 	for name, c := range kinds {
 		c.APIVersion, c.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		for _, v := range c.Spec["versions"].([]any) {
@@ -151,17 +152,23 @@ func (p *controlPlane) serve(kinds map[string]*custom) {
 		if group, _ := c.Spec["group"].(string); strings.HasSuffix(group, ".k8s.io") {
 			c.Metadata.Annotations = map[string]string{"api-approved.kubernetes.io": "unapproved, for a test"}
 		}
-		if p.defined[name] {
-			continue
-		}
-		p.request(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", c)
-		p.defined[name] = true
-		names = append(names, name)
+		spec, err := json.Marshal(c.Spec)
+		must(err)
+		specs[name] = string(spec)
 	}
-	for name := range p.defined { // of an earlier snapshot
-		if kinds[name] == nil {
-			p.request(http.MethodDelete, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name, nil)
+	for name, spec := range p.defined { // of an earlier snapshot
+		if specs[name] != spec {
+			p.request(http.MethodDelete, definitions+name, nil)
+			p.wait("the end of "+name, func() bool { return p.gone(name) })
 			delete(p.defined, name)
+		}
+	}
+	var names []string
+	for name, spec := range specs {
+		if p.defined[name] == "" {
+			p.wait("the definition of "+name, func() bool { return p.try(http.MethodPost, definitions, kinds[name]) })
+			p.defined[name] = spec
+			names = append(names, name)
 		}
 	}
 	for _, name := range names {

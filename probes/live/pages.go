@@ -140,6 +140,10 @@ type protoPage struct {
 	meta   metav1.ListMeta
 }
 
+func newProtoPage(r io.Reader, kind served) *protoPage {
+	return &protoPage{r: bufio.NewReaderSize(r, 1<<16), kind: kind}
+}
+
 const (
 	envelopeMagic = "k8s\x00"
 	lengthPrefix  = 2       // the wire type of messages, strings and bytes

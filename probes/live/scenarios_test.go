@@ -102,13 +102,18 @@ func walk(src probes.Source) *diagnose.Diagnosis {
 }
 
 // comparable is a diagnosis as JSON without what may differ between a cluster
-// and files of it: its name, the words of gaps, and what was redacted.
+// and files of it: its name, the words of gaps and what would close them (no right
+// brings a log that is gone), and what was redacted.
 func comparable(d *diagnose.Diagnosis) string {
 	copied := *d
 	copied.Cluster = diagnose.Cluster{}
 	copied.Gaps = slices.Clone(d.Gaps)
 	for i := range copied.Gaps {
-		copied.Gaps[i].Detail, copied.Gaps[i].Reason = "", ""
+		copied.Gaps[i].Detail, copied.Gaps[i].Reason, copied.Gaps[i].Grant = "", "", ""
+	}
+	copied.Next = slices.Clone(d.Next)
+	for i := range copied.Next {
+		copied.Next[i].Grant = ""
 	}
 	text, err := json.MarshalIndent(&copied, "", " ")
 	must(err)
