@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,23 +83,21 @@ func decodeNext[T any](r io.Reader) func() (*T, error) {
 // A List is every object of one kind that a source holds, in the order of
 // namespace and name.
 type List[T any] struct {
-	all    []*T
-	byName map[string]*T
+	all []*T
 }
 
-// NewList orders and indexes objects.
+// NewList orders objects.
 func NewList[T any](objects []*T) *List[T] {
-	l := &List[T]{all: objects, byName: make(map[string]*T, len(objects))}
-	slices.SortStableFunc(l.all, func(a, b *T) int { return strings.Compare(key(a), key(b)) })
-	for _, o := range l.all {
-		l.byName[key(o)] = o
-	}
-	return l
+	slices.SortStableFunc(objects, func(a, b *T) int { return compareName(a, namespaceOf(b), nameOf(b)) })
+	return &List[T]{all: objects}
 }
 
-func key[T any](object *T) string {
-	m := any(object).(metav1.Object)
-	return m.GetNamespace() + "/" + m.GetName()
+func namespaceOf[T any](object *T) string { return any(object).(metav1.Object).GetNamespace() }
+
+func nameOf[T any](object *T) string { return any(object).(metav1.Object).GetName() }
+
+func compareName[T any](object *T, namespace, name string) int {
+	return cmp.Or(strings.Compare(namespaceOf(object), namespace), strings.Compare(nameOf(object), name))
 }
 
 // All are the objects; the slice is the list's own.
@@ -109,13 +108,20 @@ func (l *List[T]) Len() int { return len(l.all) }
 
 // Get is the object of that name, or nil. The namespace of a cluster-scoped
 // object is empty.
-func (l *List[T]) Get(namespace, name string) *T { return l.byName[namespace+"/"+name] }
+func (l *List[T]) Get(namespace, name string) *T {
+	i, found := slices.BinarySearchFunc(l.all, name, func(o *T, name string) int { return compareName(o, namespace, name) })
+	if !found {
+		return nil
+	}
+	return l.all[i]
+}
 
 // In yields the objects of one namespace.
 func (l *List[T]) In(namespace string) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		for _, o := range l.all {
-			if any(o).(metav1.Object).GetNamespace() == namespace && !yield(o) {
+		first, _ := slices.BinarySearchFunc(l.all, namespace, func(o *T, namespace string) int { return strings.Compare(namespaceOf(o), namespace) })
+		for _, o := range l.all[first:] {
+			if namespaceOf(o) != namespace || !yield(o) {
 				return
 			}
 		}

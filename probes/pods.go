@@ -2,6 +2,7 @@ package probes
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -11,27 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Pods are all pods. Healthy ones are reduced while they are read, see
-// [ReducePod].
+// Pods are all pods. Those that are well are reduced while they are read: they
+// keep what places them and that they are ready, and share the rest with the
+// others of their workload.
 var Pods = &Probe[*PodList]{
 	Name:  "pods",
 	About: "pods with the state of their containers",
 	Reads: []Permission{{Verb: "list", Resource: "pods"}},
 	Gather: func(ctx context.Context, src Source, _ *Facts) (*PodList, error) {
-		list, err := readList(ctx, src, Document{Path: "pods"}, ReducePod)
-		if err != nil {
-			return nil, err
+		var pods []*corev1.Pod
+		reducer := newPodReducer()
+		for p, err := range Items[corev1.Pod](ctx, src, Document{Path: "pods"}) {
+			if err != nil {
+				return nil, fmt.Errorf("listing pods: %w", err)
+			}
+			p.ManagedFields = slimManagedFields(p.ManagedFields)
+			pods = append(pods, reducer.reduce(p))
 		}
-		return NewPodList(list.All()), nil
+		return NewPodList(pods), nil
 	},
-}
-
-// ReducePod drops what no rule asks of a pod, so that a large cluster fits
-// into memory.
-func ReducePod(p *corev1.Pod) {
-	for i := range p.Status.ContainerStatuses {
-		p.Status.ContainerStatuses[i].ContainerID = ""
-	}
 }
 
 // A PodList is all pods, with indexes.

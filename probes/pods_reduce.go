@@ -204,4 +204,3 @@ func claimOf(v corev1.Volume) string {
 	}
 	return ""
 }
-
