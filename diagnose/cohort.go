@@ -39,12 +39,20 @@ type Place struct {
 	Holds   []Ref  `json:"holds,omitempty"` // pods worth naming: the failing, and those that they need
 }
 
-// A Path is traffic between the pods of two groups of the first cohort.
+// A Path is traffic between the pods of two groups of a cohort.
 type Path struct {
 	From    string `json:"from"` // a group's value
 	To      string `json:"to"`   // a group's value
 	What    string `json:"what"` // "53/udp, 53/tcp"
 	Blocked bool   `json:"blocked"`
+}
+
+// Has reports whether both ends of a path are groups of the cohort.
+func (c Cohort) Has(p Path) bool {
+	group := func(value string) bool {
+		return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Value == value })
+	}
+	return group(p.From) && group(p.To)
 }
 
 // says is the split in words, with the counts of both sides.

@@ -162,19 +162,13 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 	return c
 }
 
-// pathsOf are the paths that the answers are about, where the first cohort has
-// both their ends.
+// pathsOf are the paths that the answers are about, where a cohort has both
+// their ends.
 func pathsOf(f *Finding, cohorts []Cohort) []Path {
-	if len(cohorts) == 0 {
-		return nil
-	}
-	known := func(value string) bool {
-		return slices.ContainsFunc(cohorts[0].Groups, func(g Group) bool { return g.Value == value })
-	}
 	var paths []Path
 	for _, a := range f.Answers {
 		for _, p := range a.Paths {
-			if known(p.From) && known(p.To) {
+			if slices.ContainsFunc(cohorts, func(c Cohort) bool { return c.Has(p) }) {
 				paths = append(paths, p)
 			}
 		}

@@ -63,7 +63,7 @@ type Cause struct {
 	Open        []Open   `json:"open,omitempty"` // questions without an answer: why it is only suspected
 	RuledOut    []Ruled  `json:"ruledOut"`
 	Cohorts     []Cohort `json:"cohorts,omitempty"` // what the failing have in common; the best split first
-	Paths       []Path   `json:"paths,omitempty"`   // traffic between the groups of the first cohort
+	Paths       []Path   `json:"paths,omitempty"`   // traffic between the groups of a cohort
 	Remedies    []Remedy `json:"remedies"`
 	Verify      []Verify `json:"verify"`
 	Sources     []string `json:"sources,omitempty"` // where the rule's knowledge comes from

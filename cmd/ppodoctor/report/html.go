@@ -146,17 +146,26 @@ func stepMeta(s diagnose.Step, l labels, clock func(time.Time) string) string {
 	return strings.Join(meta, " · ")
 }
 
-// mapOf is the map of a cause's best cohort whose nodes are known.
+// mapOf is the map of the cohort that a path runs through, else of the best
+// whose nodes are known.
 func mapOf(c diagnose.Cause) *clusterMap {
-	i := slices.IndexFunc(c.Cohorts, func(co diagnose.Cohort) bool {
+	placed := func(co diagnose.Cohort) bool {
 		return slices.ContainsFunc(co.Groups, func(g diagnose.Group) bool { return len(g.Nodes) > 0 })
+	}
+	i := slices.IndexFunc(c.Cohorts, func(co diagnose.Cohort) bool {
+		return placed(co) && slices.ContainsFunc(c.Paths, co.Has)
 	})
+	if i < 0 {
+		i = slices.IndexFunc(c.Cohorts, placed)
+	}
 	if i < 0 {
 		return nil
 	}
 	m := &clusterMap{By: c.Cohorts[i].By}
-	if i == 0 {
-		m.Paths = c.Paths
+	for _, p := range c.Paths {
+		if c.Cohorts[i].Has(p) {
+			m.Paths = append(m.Paths, p)
+		}
 	}
 	for _, g := range c.Cohorts[i].Groups {
 		if g.Failing > 0 {
