@@ -52,6 +52,9 @@ var podNotReady = &Rule{
 	ID:    "pod-not-ready",
 	Needs: []probes.Any{probes.Pods, probes.Workloads},
 	Suspects: perWorkload(func(p *corev1.Pod, now time.Time) *trouble {
+		if o := probes.Controller(p); o != nil && o.Kind == "Job" {
+			return nil // a job's pod is to end, not to be ready
+		}
 		c := probes.PodCondition(p, corev1.PodReady)
 		if p.Status.Phase != corev1.PodRunning || c == nil || c.Status == corev1.ConditionTrue || now.Sub(c.LastTransitionTime.Time) < patience {
 			return nil
