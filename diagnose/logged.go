@@ -12,8 +12,8 @@ import (
 
 // dying and ailing are the symptoms that a container's log may explain.
 var (
-	dying  = []*Rule{podCrashLooping, jobFailing}
-	ailing = []*Rule{podCrashLooping, jobFailing, podNotReady, podNotStarting}
+	dying  = []*Rule{podCrashLooping, podRestarting, jobFailing}
+	ailing = []*Rule{podCrashLooping, podRestarting, jobFailing, podNotReady, podNotStarting}
 )
 
 // A logFault is the failure that says most about a container, with its log.

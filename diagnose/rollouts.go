@@ -89,6 +89,20 @@ type need struct {
 // or, while it waits, on its command line.
 func needsOf(facts *probes.Facts, d *probes.Directory, c container) (*need, error) {
 	f, err := decisive(facts, []container{c})
+	if f != nil && f.failure.Host == "" && f.failure.Meaning != "" && reachMeaning(f.failure.Meaning) {
+		// The line doesn't say whom: the one among the container's settings
+		// behind which nobody is.
+		list, err := settings(facts, c)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range serversOf(d, f, list) {
+			if s := neededService(d, t); s != nil && len(d.Behind(s)) == 0 {
+				return &need{s, f.evidence()}, nil
+			}
+		}
+		return nil, nil
+	}
 	if f != nil && f.failure.Host != "" && reachMeaning(f.failure.Meaning) {
 		t := d.Lookup(c.pod.Namespace, f.failure.Host, f.failure.Port)
 		if s := neededService(d, t); s != nil {
@@ -140,7 +154,7 @@ func neededService(d *probes.Directory, t probes.Target) *corev1.Service {
 var dependencyScaledToZero = &Rule{
 	ID:       "dependency-scaled-to-zero",
 	Explains: ailing,
-	Needs:    slices.Concat(directoryNeeds, []probes.Any{probes.Logs, probes.Deployments, probes.StatefulSets}),
+	Needs:    slices.Concat(directoryNeeds, settingNeeds, []probes.Any{probes.Logs, probes.Deployments, probes.StatefulSets}),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		d, err := directory(facts)
 		if err != nil {
@@ -218,7 +232,7 @@ var dependencyNotReady = &Rule{
 	ID:         "dependency-not-ready",
 	Explains:   ailing,
 	LastResort: true,
-	Needs:      slices.Concat(directoryNeeds, []probes.Any{probes.Logs, probes.Workloads}),
+	Needs:      slices.Concat(directoryNeeds, settingNeeds, []probes.Any{probes.Logs, probes.Workloads}),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		d, err := directory(facts)
 		if err != nil {

@@ -10,6 +10,7 @@ func Rules() []*Rule {
 		schedulingRules,
 		jobSymptoms,
 		evictionSymptoms,
+		restartSymptoms,
 		imageRules,
 		configRules,
 		startRules,
