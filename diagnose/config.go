@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -252,7 +253,10 @@ var configReferenceMisspelt = &Rule{
 		for _, e := range effects {
 			n := e.Data.(needed)
 			owner := e.Subjects[1]
-			list = append(list, Suspect{Subjects: []Ref{owner, e.Subject()}, Effects: []*Finding{e}, Data: n, Vars: e.Vars})
+			vars := map[string]string{}
+			maps.Copy(vars, e.Vars)
+			vars["near"] = "(not known)"
+			list = append(list, Suspect{Subjects: []Ref{owner, e.Subject()}, Effects: []*Finding{e}, Data: n, Vars: vars})
 		}
 		return list
 	},

@@ -28,25 +28,28 @@ func blamesOthers(f *logFault) bool {
 // ownErrors are the meanings that blame the program, and that no other rule is about.
 var ownErrors = []string{"panic", "segfault", "jvm-cgroup", "plugin-unavailable", "start-failed"}
 
-// programFails: the program itself ends with an error that its log names, and
-// which nothing else explains.
+// programFails: the program itself ends with an error that its log names, or
+// stays unready with one, and nothing else explains it.
 var programFails = &Rule{
 	ID:         "program-fails",
-	Explains:   dying,
+	Explains:   append(slices.Clone(dying), podNotReady),
 	LastResort: true,
 	Needs:      []probes.Any{probes.Pods},
 	Suspects: perContainer(func(c container) bool {
 		exit := probes.LastExit(c.status)
-		return exit != nil && exit.ExitCode != 0 && exit.Reason != "OOMKilled" && exit.Reason != "StartError" && exit.ExitCode != 137 && exit.ExitCode != 143
+		if exit == nil {
+			return c.status.State.Running != nil && !c.status.Ready
+		}
+		return exit.ExitCode != 0 && exit.Reason != "OOMKilled" && exit.Reason != "StartError" && exit.ExitCode != 137 && exit.ExitCode != 143
 	}),
 	Tests: []Test{{
 		Asks:  "does the log name an error of the program itself?",
 		Needs: []probes.Any{probes.Logs},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			f, _ := decisive(facts, containers(s))
-			exit := probes.LastExit(containers(s)[0].status)
-			vars := func(a Answer, line string) Answer {
-				return a.With("line", line).With("code", fmt.Sprint(exit.ExitCode))
+			how := "runs and does not become ready"
+			if exit := probes.LastExit(containers(s)[0].status); exit != nil {
+				how = fmt.Sprintf("ends with exit code %d", exit.ExitCode)
 			}
 			switch {
 			case f == nil:
@@ -56,13 +59,59 @@ var programFails = &Rule{
 			case blamesOthers(f):
 				return Answered(false, f.evidence())
 			}
-			a := vars(Answered(true, f.evidence()), f.line())
+			a := Answered(true, f.evidence()).With("line", f.line()).With("how", how)
 			if frame := f.failure.Frame; frame != "" {
 				a.Evidence = append(a.Evidence, Evidence{Says: "first frame of its own code: " + frame, Document: f.log.Document()})
 			}
 			return a
 		},
 	}},
+}
+
+// programEndsWell: the program does its work and ends, where one is expected
+// that stays.
+var programEndsWell = &Rule{
+	ID:         "program-ends-by-itself",
+	Explains:   []*Rule{podCrashLooping},
+	LastResort: true,
+	Needs:      []probes.Any{probes.Pods},
+	Suspects: perContainer(func(c container) bool {
+		exit := probes.LastExit(c.status)
+		return exit != nil && exit.ExitCode == 0 && !c.init && c.status.RestartCount > 0
+	}),
+	Tests: []Test{
+		{
+			Asks: "did container {container} end with exit code 0, and is restarted because its pod is to run always?",
+			Run: func(_ *probes.Facts, s Suspect) Answer {
+				c := containers(s)[0]
+				line := strings.Join(slices.Concat(c.spec.Command, c.spec.Args), " ")
+				if line == "" {
+					line = "the entrypoint of image " + c.spec.Image
+				}
+				return Answered(c.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways,
+					SawObject("pods", c.pod.Namespace, c.pod.Name, "pod %s: container %s ended with exit code 0 (Completed) and was restarted %s; it runs %s", c.pod.Name, c.spec.Name, times(int(c.status.RestartCount)), line)).
+					With("command", line)
+			},
+		},
+		{
+			Asks:  "did nobody tell it to end?",
+			Needs: []probes.Any{probes.Events},
+			Run: func(facts *probes.Facts, s Suspect) Answer {
+				for _, c := range containers(s) {
+					failing, err := failingHealthchecks(facts, c)
+					if err != nil {
+						return CantTell(err)
+					}
+					for _, h := range failing {
+						if h.kind != "readiness" {
+							return Answered(false, h.says())
+						}
+					}
+				}
+				return Answered(true)
+			},
+		},
+	},
 }
 
 // A revision is a ReplicaSet of a Deployment with its pods.
@@ -233,4 +282,4 @@ func sameProbe(a, b *corev1.Probe) bool {
 	return a.String() == b.String()
 }
 
-var crashRules = []*Rule{programFails, newRevisionFails}
+var crashRules = []*Rule{programFails, programEndsWell, newRevisionFails}
