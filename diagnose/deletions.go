@@ -230,17 +230,13 @@ var namespaceHeldByContent = &Rule{
 // drainBlocked: a node should be emptied, and the API refuses to evict a pod.
 var drainBlocked = &Rule{
 	ID:    "drain-blocked",
-	Needs: []probes.Any{probes.Nodes, probes.Pods, probes.DisruptionBudgets, probes.Events},
+	Needs: []probes.Any{probes.Nodes, probes.Pods, probes.Events},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
 		nodes, err := probes.Nodes.Of(facts)
 		if err != nil {
 			return nil
 		}
 		pods, err := probes.Pods.Of(facts)
-		if err != nil {
-			return nil
-		}
-		budgets, err := probes.DisruptionBudgets.Of(facts)
 		if err != nil {
 			return nil
 		}
@@ -254,25 +250,58 @@ var drainBlocked = &Rule{
 			if why.Says == "" {
 				continue
 			}
-			for _, p := range pods.On(n.Name) {
-				if o := probes.Controller(p); probes.Finished(p) || p.DeletionTimestamp != nil || o != nil && (o.Kind == "DaemonSet" || o.Kind == "Node") {
-					continue
-				}
-				for b := range budgets.In(p.Namespace) {
-					if b.Status.DisruptionsAllowed > 0 || !selects(b.Spec.Selector, p.Labels) {
-						continue
-					}
-					list = append(list, Suspect{
-						Subjects: []Ref{{Kind: "Node", Name: n.Name}, podRef(p)}, Count: 1, Since: at, Data: b,
-						Vars: map[string]string{"pod": p.Name, "budget": b.Name, "budgetNamespace": b.Namespace},
-						Found: []Evidence{why, SawObject("poddisruptionbudgets.policy", b.Namespace, b.Name,
-							"budget %s of pod %s allows 0 disruptions: %d of %d pods are healthy, %d must be", b.Name, p.Name, b.Status.CurrentHealthy, b.Status.ExpectedPods, b.Status.DesiredHealthy)},
-					})
-				}
+			left := slices.DeleteFunc(slices.Clone(pods.On(n.Name)), func(p *corev1.Pod) bool {
+				o := probes.Controller(p)
+				return probes.Finished(p) || p.DeletionTimestamp != nil || o != nil && (o.Kind == "DaemonSet" || o.Kind == "Node")
+			})
+			if len(left) == 0 {
+				continue
 			}
+			list = append(list, Suspect{Subjects: []Ref{{Kind: "Node", Name: n.Name}}, Count: 1, Since: at, Data: left, Found: []Evidence{why},
+				Vars: map[string]string{"node": n.Name, "pod": left[0].Name, "budget": "(not known)"}})
 		}
 		return list
 	},
+	Tests: []Test{{
+		Asks:  "does a disruption budget allow no eviction of a pod on node {node}?",
+		Needs: []probes.Any{probes.DisruptionBudgets},
+		Run: func(facts *probes.Facts, s Suspect) Answer {
+			budgets, err := probes.DisruptionBudgets.Of(facts)
+			if err != nil {
+				return CantTell(err)
+			}
+			blocked := heldByBudget(s.Data.([]*corev1.Pod), budgets)
+			if len(blocked) == 0 {
+				return Answered(false)
+			}
+			h := blocked[0]
+			return Answered(true, h.says()).With("pod", h.pod.Name).With("budget", h.budget.Name)
+		},
+	}},
+}
+
+// A heldPod is a pod that its budget lets nobody evict.
+type heldPod struct {
+	pod    *corev1.Pod
+	budget *policyv1.PodDisruptionBudget
+}
+
+func (h heldPod) says() Evidence {
+	b := h.budget
+	return SawObject("poddisruptionbudgets.policy", b.Namespace, b.Name, "budget %s of pod %s allows 0 disruptions: %d of %d pods are healthy, %d must be",
+		b.Name, h.pod.Name, b.Status.CurrentHealthy, b.Status.ExpectedPods, b.Status.DesiredHealthy)
+}
+
+func heldByBudget(pods []*corev1.Pod, budgets *probes.List[policyv1.PodDisruptionBudget]) []heldPod {
+	var list []heldPod
+	for _, p := range pods {
+		for b := range budgets.In(p.Namespace) {
+			if b.Status.DisruptionsAllowed == 0 && selects(b.Spec.Selector, p.Labels) {
+				list = append(list, heldPod{p, b})
+			}
+		}
+	}
+	return list
 }
 
 // draining says that somebody tries to empty a node, and since when.
@@ -304,18 +333,29 @@ func draining(n *corev1.Node, events *probes.EventList, now time.Time) (Evidence
 	return Evidence{}, nil
 }
 
-func perBudget(_ *probes.Facts, effects []*Finding) []Suspect {
+func perBudget(facts *probes.Facts, effects []*Finding) []Suspect {
+	budgets, err := probes.DisruptionBudgets.Of(facts)
+	if err != nil {
+		return nil
+	}
 	var list []Suspect
 	index := map[Ref]int{}
 	for _, e := range effects {
-		b := e.Data.(*policyv1.PodDisruptionBudget)
-		r := Ref{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}
-		if i, ok := index[r]; ok {
-			list[i].Effects = append(list[i].Effects, e)
-			continue
+		for _, h := range heldByBudget(e.Data.([]*corev1.Pod), budgets) {
+			b := h.budget
+			r := Ref{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}
+			i, ok := index[r]
+			if !ok {
+				i = len(list)
+				index[r] = i
+				list = append(list, Suspect{Subjects: []Ref{r}, Found: []Evidence{h.says()}, Data: b,
+					Vars: map[string]string{"pod": h.pod.Name, "budget": b.Name, "budgetNamespace": b.Namespace}})
+			}
+			if !slices.Contains(list[i].Effects, e) {
+				list[i].Effects = append(list[i].Effects, e)
+				list[i].Subjects = append(list[i].Subjects, e.Subject(), podRef(h.pod))
+			}
 		}
-		index[r] = len(list)
-		list = append(list, Suspect{Subjects: []Ref{r, e.Subjects[0], e.Subjects[1]}, Effects: []*Finding{e}, Vars: e.Vars, Found: e.Found, Data: b})
 	}
 	return list
 }
@@ -324,6 +364,7 @@ func perBudget(_ *probes.Facts, effects []*Finding) []Suspect {
 var budgetNeverAllows = &Rule{
 	ID:       "disruption-budget-never-allows",
 	Explains: []*Rule{drainBlocked},
+	Needs:    []probes.Any{probes.DisruptionBudgets},
 	Suspects: perBudget,
 	Tests: []Test{{
 		Asks: "are all pods of the budget healthy, and does it want as many as there are?",
@@ -345,7 +386,7 @@ var budgetNeverAllows = &Rule{
 var budgetOfUnhealthyPods = &Rule{
 	ID:       "disruption-budget-of-unhealthy-pods",
 	Explains: []*Rule{drainBlocked},
-	Needs:    []probes.Any{probes.Pods, probes.Workloads},
+	Needs:    []probes.Any{probes.Pods, probes.Workloads, probes.DisruptionBudgets},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)
 		if err != nil {
