@@ -18,8 +18,11 @@ const longRun = 10 * time.Minute
 // jobNotEnding: a job's work is done, and its pod goes on.
 var jobNotEnding = &Rule{
 	ID:    "job-not-ending",
-	Needs: []probes.Any{probes.Pods, probes.Workloads},
+	Needs: []probes.Any{probes.Jobs, probes.Pods, probes.Workloads},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
+		if _, err := probes.Jobs.Of(facts); err != nil {
+			return nil // whose pods they are is known by the jobs
+		}
 		workloads, err := probes.Workloads.Of(facts)
 		if err != nil {
 			return nil
