@@ -316,7 +316,7 @@ func (w *walk) gaps(unexplained bool) []Gap {
 			continue // what hurts nothing yet is asked of preflight
 		}
 		for _, p := range r.Needs {
-			for _, g := range gapsIn(w.facts.Err(p)) {
+			for _, g := range probes.GapsIn(w.facts.Err(p)) {
 				add(g, r.ID)
 			}
 		}

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -96,34 +95,11 @@ func Answered(yes bool, evidence ...Evidence) Answer {
 // CantTell is the answer where a fact can't be had. The gaps in err, also
 // those joined by [errors.Join], say what would settle the question.
 func CantTell(err error, evidence ...Evidence) Answer {
-	a := Answer{Truth: Unknown, Evidence: evidence, Gaps: gapsIn(err)}
+	a := Answer{Truth: Unknown, Evidence: evidence, Gaps: probes.GapsIn(err)}
 	if len(a.Gaps) == 0 && err != nil {
 		a.Evidence = append(a.Evidence, Evidence{Says: err.Error()})
 	}
 	return a
-}
-
-// gapsIn are the gaps that an error wraps or joins, each document once.
-func gapsIn(err error) []*probes.Gap {
-	var gaps []*probes.Gap
-	var visit func(error)
-	visit = func(err error) {
-		switch e := err.(type) {
-		case nil:
-		case *probes.Gap:
-			if !slices.ContainsFunc(gaps, func(g *probes.Gap) bool { return g.Document.Path == e.Document.Path }) {
-				gaps = append(gaps, e)
-			}
-		case interface{ Unwrap() error }:
-			visit(e.Unwrap())
-		case interface{ Unwrap() []error }:
-			for _, part := range e.Unwrap() {
-				visit(part)
-			}
-		}
-	}
-	visit(err)
-	return gaps
 }
 
 // With adds a variable for the rule's texts.

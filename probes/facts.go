@@ -78,6 +78,7 @@ type Facts struct {
 type factStore struct {
 	src   Source
 	lines *knowledge.Signatures // nil: the embedded ones
+	calls []Call
 	mu    sync.Mutex
 	facts map[Any]*fact
 }
@@ -97,6 +98,13 @@ func NewFacts(src Source) *Facts {
 // embedded ones. It must be said before anything is gathered.
 func (f *Facts) Knowing(s *knowledge.Signatures) *Facts {
 	f.store.lines = s
+	return f
+}
+
+// Asking makes IAM be asked for these calls too, and their roles be read. It
+// must be said before anything of IAM is gathered.
+func (f *Facts) Asking(calls ...Call) *Facts {
+	f.store.calls = append(f.store.calls, calls...)
 	return f
 }
 

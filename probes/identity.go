@@ -270,6 +270,36 @@ func (id Identity) PodIdentity(namespace, serviceAccount string) []Step {
 	return append(chain, last)
 }
 
+// Role is the ARN of the role that a service account gets, and the chain that
+// leads to it; empty where there is none or where it can't be told. An
+// association of EKS Pod Identity goes before an annotation: the webhook looks
+// for it first (aws/amazon-eks-pod-identity-webhook pkg/handler). The error says
+// that there is no such service account, or that it can't be told.
+func (id Identity) Role(f *Facts, namespace, name string) (string, []Step, error) {
+	accounts, err := ServiceAccounts.Of(f)
+	if err != nil {
+		return "", nil, err
+	}
+	sa := accounts.Get(namespace, name)
+	if sa == nil {
+		return "", nil, fmt.Errorf("there is no service account %s in namespace %s", name, namespace)
+	}
+	annotated := sa.Annotations[RoleAnnotation]
+	if id.AssocErr == nil {
+		if a := id.Associations.Of(namespace, name); a != nil {
+			return a.RoleARN, id.PodIdentity(namespace, name), nil
+		}
+	}
+	chain := id.PodIdentity(namespace, name)
+	if annotated != "" {
+		return annotated, id.IRSA(sa), nil
+	}
+	if Broken(chain) != nil {
+		chain[0].Says += ", and it has no annotation " + RoleAnnotation
+	}
+	return "", chain, nil
+}
+
 // TrustStatement is the statement that lets a service account assume a role by
 // IRSA.
 func (id Identity) TrustStatement(sa *corev1.ServiceAccount, roleARN string) string {

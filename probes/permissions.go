@@ -23,24 +23,58 @@ type Simulation struct {
 	Organization bool     // a service control policy is what denies
 }
 
+// A Call is a request to AWS that a role may or may not make. A nil Context
+// means that it isn't known what the request carries.
+type Call struct {
+	Role             string // a name or an ARN
+	Action, Resource string
+	Context          map[string][]string
+}
+
+// simulation is the document that holds what the simulator says of the calls
+// of one role. Only is the role, then ACTION RESOURCE and KEY=VALUE…: what a
+// live read asks for.
+func simulation(c Call) Document {
+	doc := Document{Path: "aws/iam/simulate-principal-policy", Only: []string{c.Role, c.Action + " " + orStar(c.Resource)}}
+	for _, key := range slices.Sorted(maps.Keys(c.Context)) {
+		for _, value := range c.Context[key] {
+			doc.Only = append(doc.Only, key+"="+value)
+		}
+	}
+	return doc
+}
+
 // Simulations are what IAM's policy simulator said of roles.
 var Simulations = &Probe[[]Simulation]{
 	Name:  "simulations",
 	About: "what IAM's policy simulator says of the roles in question",
 	Reads: []Permission{{Action: "iam:SimulatePrincipalPolicy"}},
-	Gather: func(ctx context.Context, src Source, _ *Facts) ([]Simulation, error) {
+	Gather: func(ctx context.Context, src Source, known *Facts) ([]Simulation, error) {
+		// A snapshot has those that were captured; a running cluster simulates
+		// only what is asked for.
+		docs := []Document{{Path: "aws/iam/simulate-principal-policy"}}
+		for _, c := range known.store.calls {
+			docs = append(docs, simulation(c))
+		}
 		var all []Simulation
-		err := eachAWS(ctx, src, Document{Path: "aws/iam/simulate-principal-policy"}, func(fields map[string]json.RawMessage) error {
-			var results []evaluationResult
-			if err := json.Unmarshal(fields["EvaluationResults"], &results); err != nil {
-				return err
-			}
-			for _, r := range results {
-				all = append(all, r.simulations(RoleName(text(fields["RoleName"])))...)
-			}
-			return nil
-		})
-		return all, err
+		var failed error
+		for _, doc := range docs {
+			err := eachAWS(ctx, src, doc, func(fields map[string]json.RawMessage) error {
+				var results []evaluationResult
+				if err := json.Unmarshal(fields["EvaluationResults"], &results); err != nil {
+					return err
+				}
+				for _, r := range results {
+					all = append(all, r.simulations(RoleName(text(fields["RoleName"])))...)
+				}
+				return nil
+			})
+			failed = errors.Join(failed, err)
+		}
+		if len(all) > 0 {
+			return all, nil
+		}
+		return nil, failed
 	},
 }
 
@@ -259,4 +293,27 @@ func orStar(resource string) string {
 func IsGap(err error) bool {
 	var gap *Gap
 	return errors.As(err, &gap)
+}
+
+// GapsIn are the gaps that an error wraps or joins, each document once.
+func GapsIn(err error) []*Gap {
+	var gaps []*Gap
+	var visit func(error)
+	visit = func(err error) {
+		switch e := err.(type) {
+		case nil:
+		case *Gap:
+			if !slices.ContainsFunc(gaps, func(g *Gap) bool { return g.Document.Path == e.Document.Path }) {
+				gaps = append(gaps, e)
+			}
+		case interface{ Unwrap() error }:
+			visit(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, part := range e.Unwrap() {
+				visit(part)
+			}
+		}
+	}
+	visit(err)
+	return gaps
 }

@@ -110,6 +110,9 @@ func rolesInQuestion(known *Facts) []string {
 			names[RoleName(a.RoleARN)] = true
 		}
 	}
+	for _, c := range known.store.calls {
+		names[RoleName(c.Role)] = true
+	}
 	delete(names, "")
 	return slices.Sorted(maps.Keys(names))
 }

@@ -23,7 +23,7 @@ what it ruled out, and what it could not see. It reads; it never changes.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newScan(), newExplain(), newSnapshot(), newPermissions(), newDiff(), newRules(), newSchema(), newMan(), newVersion())
+	root.AddCommand(newScan(), newExplain(), newSnapshot(), newPath(), newCan(), newPermissions(), newDiff(), newRules(), newSchema(), newMan(), newVersion())
 	return root
 }
 
