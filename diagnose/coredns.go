@@ -205,7 +205,7 @@ func covers(labels, selector map[string]string) bool {
 // kube-proxy is not ready.
 var kubeProxyDown = &Rule{
 	ID:       "kube-proxy-down-on-node",
-	Explains: []*Rule{nameLookupsFail, podCrashLooping, podNotReady},
+	Explains: []*Rule{nameLookupsFail, targetUnreachable, podCrashLooping, podNotReady},
 	Needs:    []probes.Any{probes.Pods, probes.Nodes, probes.Logs, probes.Services},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)
@@ -220,8 +220,11 @@ var kubeProxyDown = &Rule{
 			if t, ok := e.Data.(*lookupTrouble); ok {
 				list = slices.Concat(t.pods, t.unread)
 			}
+			_, lookup := e.Data.(*lookupTrouble)
+			if u, ok := e.Data.(*unreached); ok {
+				list, lookup = u.pods, u.target.Kind == probes.TargetService && len(u.lines) > 0
+			}
 			for _, p := range list {
-				_, lookup := e.Data.(*lookupTrouble)
 				if p.Spec.NodeName != "" && !slices.Contains(hurt[p.Spec.NodeName], e) && (lookup || isKubeProxy(p) || missesServices(logs, services, p)) {
 					hurt[p.Spec.NodeName] = append(hurt[p.Spec.NodeName], e)
 				}

@@ -287,12 +287,13 @@ func linkLocal(ip string) bool {
 var nameDoesNotExist = &Rule{
 	ID:       "dns-name-does-not-exist",
 	Explains: []*Rule{nameLookupsFail},
-	Needs:    []probes.Any{probes.Pods, probes.Services},
+	Needs:    append([]probes.Any{probes.StatefulSets}, serviceFacts...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		services, err := probes.Services.Of(facts)
 		if err != nil {
 			return nil
 		}
+		configMaps, _ := probes.ConfigMaps.Of(facts)
 		var found []Suspect
 		for _, e := range effects {
 			t := e.Data.(*lookupTrouble)
@@ -300,6 +301,14 @@ var nameDoesNotExist = &Rule{
 			for _, host := range t.noName {
 				if near := nearestService(services, e.Subject().Namespace, host); near != "" {
 					s.Vars["hint"] = fmt.Sprintf(" The Service that is there is %s.", near)
+				}
+				for _, p := range t.pods {
+					for _, m := range mentionsOf(p, e.Subject(), configMaps) {
+						if strings.TrimSuffix(m.host, ".") == strings.TrimSuffix(host, ".") && m.holder != e.Subject() && s.Subjects[0] == e.Subject() {
+							s.Subjects = []Ref{m.holder, e.Subject()}
+							s.Found = append(s.Found, m.seen)
+						}
+					}
 				}
 			}
 			found = append(found, s)
@@ -321,8 +330,8 @@ var nameDoesNotExist = &Rule{
 			},
 		},
 		{
-			Asks:  "Is there no Service of the name {names}?",
-			Needs: []probes.Any{probes.Services, probes.Pods},
+			Asks:  "Is there no Service of the name {names}, and nothing that it would be for?",
+			Needs: append([]probes.Any{probes.StatefulSets}, serviceFacts...),
 			Run: func(facts *probes.Facts, s Suspect) Answer {
 				services, err := probes.Services.Of(facts)
 				if err != nil {
@@ -331,11 +340,14 @@ var nameDoesNotExist = &Rule{
 				t := s.Data.(*lookupTrouble)
 				var evidence []Evidence
 				for _, host := range t.noName {
-					if svc := serviceOf(services, s.Subjects[0].Namespace, host); svc != nil {
+					if svc := serviceOf(services, s.Effects[0].Subject().Namespace, host); svc != nil {
 						return Answered(false, SawObject("services", svc.Namespace, svc.Name, "Service %s/%s exists", svc.Namespace, svc.Name))
 					}
+					if owner, ok := lacksService(facts, s.Effects[0].Subject().Namespace, host); ok {
+						return Answered(false, Evidence{Says: fmt.Sprintf("the name is right: %s is there, and its Service is not", short(owner))})
+					}
 					says := fmt.Sprintf("no Service answers to %s", host)
-					if near := nearestService(services, s.Subjects[0].Namespace, host); near != "" {
+					if near := nearestService(services, s.Effects[0].Subject().Namespace, host); near != "" {
 						says += "; the nearest name is " + near
 					}
 					evidence = append(evidence, Saw("services", nil, "%s", says))
@@ -345,6 +357,28 @@ var nameDoesNotExist = &Rule{
 			},
 		},
 	},
+}
+
+// lacksService is the workload that a host name is right for, but for its
+// missing Service.
+func lacksService(facts *probes.Facts, namespace, host string) (Ref, bool) {
+	dir, err := directory(facts)
+	if err != nil {
+		return Ref{}, false
+	}
+	if t := dir.Lookup(namespace, host, ""); t.Kind == probes.TargetService && t.Missing {
+		if owner, p := namesake(facts, dir, t.Ref); p != nil {
+			return owner, true
+		}
+	}
+	if sets, err := probes.StatefulSets.Of(facts); err == nil {
+		for _, set := range sets.All() {
+			if label := serviceLabel(host, set.Name); label != "" && dir.Services.Get(set.Namespace, set.Spec.ServiceName) == nil {
+				return Ref{Kind: "StatefulSet", Namespace: set.Namespace, Name: set.Name}, true
+			}
+		}
+	}
+	return Ref{}, false
 }
 
 // serviceOf is the Service that a host name means when looked up from a

@@ -25,7 +25,43 @@ func newGraph(findings []*Finding) *graph {
 			g.causedBy[e] = append(g.causedBy[e], f)
 		}
 	}
+	g.cascade()
 	return g
+}
+
+// cascade lets what explains the troubles of a backend explain those of its
+// clients: a finding about pods that are not ready has the causes of their
+// symptoms. Workloads that wait for each other don't explain each other.
+func (g *graph) cascade() {
+	for _, f := range g.findings {
+		if _, ok := f.Data.(notReadyPods); !ok || f.Truth == No {
+			continue
+		}
+		for _, s := range g.findings {
+			if !s.Rule.symptom() || s.Subject() != f.Subject() {
+				continue
+			}
+			for _, c := range slices.Clone(g.causedBy[s]) {
+				if c != f && !slices.Contains(c.Effects, f) && !leadsTo(f, c, map[*Finding]bool{}) {
+					c.Effects = append(slices.Clone(c.Effects), f)
+					g.causedBy[f] = append(g.causedBy[f], c)
+				}
+			}
+		}
+	}
+}
+
+// leadsTo reports whether a finding is among the causes of what follows from
+// another: from is an effect of to.
+func leadsTo(from, to *Finding, seen map[*Finding]bool) bool {
+	if from == to {
+		return true
+	}
+	if seen[from] {
+		return false
+	}
+	seen[from] = true
+	return slices.ContainsFunc(from.Effects, func(e *Finding) bool { return leadsTo(e, to, seen) })
 }
 
 type standing int

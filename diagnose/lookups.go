@@ -38,9 +38,9 @@ type lookupTrouble struct {
 // looked up. It is a state on the way: many faults lead to it.
 var nameLookupsFail = &Rule{
 	ID:           "name-lookups-fail",
-	Explains:     []*Rule{podCrashLooping, podNotReady, podNotStarting},
+	Explains:     []*Rule{podCrashLooping, podNotReady, podNotStarting, clientsFailing},
 	Intermediate: true,
-	Needs:        []probes.Any{probes.Pods, probes.Logs},
+	Needs:        []probes.Any{probes.Pods, probes.Logs, probes.AppLogs},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		logs, err := probes.Logs.Of(facts)
 		if err != nil {
@@ -50,8 +50,15 @@ var nameLookupsFail = &Rule{
 		clear := map[string]bool{} // nodes on which lookups clearly get no answer
 		for _, effect := range effects {
 			t := &lookupTrouble{}
-			for _, p := range troubled(effect) {
-				t.read(logs, p)
+			from, pods := logs, troubled(effect)
+			if c, ok := effect.Data.(*failingClient); ok {
+				if from, err = probes.AppLogs.Of(facts); err != nil {
+					continue
+				}
+				pods = c.pods
+			}
+			for _, p := range pods {
+				t.read(from, p)
 			}
 			if t.noAnswer {
 				for _, p := range t.pods {

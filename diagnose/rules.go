@@ -26,6 +26,7 @@ func Rules() []*Rule {
 		deletionRules,
 		rolloutRules,
 		claimRules,
+		serviceRules,
 		dnsRules,
 		admissionRules,
 		permissionRules,
