@@ -107,7 +107,9 @@ var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a
 // sameNameElsewhere is the only Service of the name that was called, in
 // another namespace.
 func sameNameElsewhere(dir *probes.Directory, u *unreached) *corev1.Service {
-	list := dir.Services.Where(func(s *corev1.Service) bool { return s.Name == u.target.Ref.Name })
+	list := dir.Services.Where(func(s *corev1.Service) bool {
+		return s.Name == u.target.Ref.Name && s.Spec.Type != corev1.ServiceTypeExternalName
+	})
 	if len(list) == 1 && (u.port == "" || portOf(list[0], u.portNumber()) != nil) {
 		return list[0]
 	}
@@ -229,7 +231,9 @@ var externalNameWrong = &Rule{
 			switch {
 			case t.Kind == probes.TargetService && t.Missing:
 				hint := ""
-				if near := nearestService(dir.Services, t.Ref.Namespace, t.Ref.Name); near != "" {
+				if same := sameNameElsewhere(dir, &unreached{target: t}); same != nil {
+					hint = fmt.Sprintf(" A Service of that name is in namespace %s.", same.Namespace)
+				} else if near := nearestService(dir.Services, t.Ref.Namespace, t.Ref.Name); near != "" {
 					hint = " The Service that is there is " + near + "."
 				}
 				return Answered(true, says, Saw("services", nil, "there is no Service %s in namespace %s", t.Ref.Name, t.Ref.Namespace)).With("hint", hint)

@@ -86,14 +86,14 @@ var clientsFailing = &Rule{
 			}
 			mentions := mentionsOf(pods[0], owner, maps)
 			var calls []*unreached
-			lookups := 0
+			var lookups lookedUp
 			if logs != nil {
 				calls, lookups = loggedCalls(dir, logs, owner, pods, mentions, &now)
 			}
 			if probes.Ready(pods[0]) {
-				calls = append(calls, configuredCalls(facts, dir, logs, owner, pods, mentions, calls)...)
+				calls = append(calls, configuredCalls(facts, dir, logs, owner, pods, mentions, calls, lookups)...)
 			}
-			if len(calls) == 0 && lookups < 3 {
+			if len(calls) == 0 && lookups.count < 3 {
 				continue
 			}
 			data := &failingClient{calls: calls}
@@ -131,10 +131,16 @@ var clientsFailing = &Rule{
 	},
 }
 
+// lookedUp are the hosts that logs say could not be looked up, and how often.
+type lookedUp struct {
+	hosts []string
+	count int
+}
+
 // loggedCalls are the addresses that a workload's logs say could not be
 // reached. With a clock they are those of pods that look healthy, and count
-// only if they go on; lookups is how often names could not be looked up.
-func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, now *time.Time) (calls []*unreached, lookups int) {
+// only if they go on; lookups are the names that could not be looked up.
+func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, now *time.Time) (calls []*unreached, lookups lookedUp) {
 	byAddress := map[string]*unreached{}
 	var order []string
 	for _, p := range pods {
@@ -150,7 +156,8 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 					continue
 				}
 				if m := entry.lookupMeaning(); slices.Contains(noAnswerMeanings, m) || slices.Contains(noNameMeanings, m) {
-					lookups += entry.Count
+					lookups.count += entry.Count
+					lookups.hosts = append(lookups.hosts, entry.captures["host"])
 					continue
 				}
 				meanings := append([]string{entry.meaning}, entry.Also...)
@@ -237,7 +244,7 @@ func disserved(u *unreached) string {
 // work, whatever its logs say: a port that the Service does not have, a name
 // that is a Service's but for a letter, the address of no Service, a path that
 // a NetworkPolicy closes.
-func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, known []*unreached) []*unreached {
+func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, known []*unreached, lookups lookedUp) []*unreached {
 	var calls []*unreached
 	for _, m := range mentions {
 		n, _ := strconv.Atoi(m.port)
@@ -246,6 +253,9 @@ func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.Lo
 		}
 		t := dir.Lookup(owner.Namespace, m.host, m.port)
 		u := &unreached{client: owner, pods: pods, host: strings.TrimSuffix(m.host, "."), port: m.port, target: t, mentions: []mention{m}}
+		if slices.Contains(lookups.hosts, u.host) {
+			continue // that is a lookup's failure
+		}
 		if slices.ContainsFunc(slices.Concat(known, calls), func(o *unreached) bool {
 			return o.address() == u.address() || o.target.Ref == t.Ref && o.target.Kind == t.Kind && o.port == u.port
 		}) {
@@ -415,8 +425,9 @@ var targetUnreachable = &Rule{
 				calls = c.calls
 			} else if pods := troubled(e); len(pods) > 0 && logs != nil {
 				mentions := mentionsOf(pods[0], e.Subject(), maps)
-				calls, _ = loggedCalls(dir, logs, e.Subject(), pods, mentions, nil)
-				calls = append(calls, configuredCalls(facts, dir, logs, e.Subject(), pods, mentions, calls)...)
+				var lookups lookedUp
+				calls, lookups = loggedCalls(dir, logs, e.Subject(), pods, mentions, nil)
+				calls = append(calls, configuredCalls(facts, dir, logs, e.Subject(), pods, mentions, calls, lookups)...)
 			}
 			for _, u := range calls {
 				key := e.Subject().String() + " " + u.address()

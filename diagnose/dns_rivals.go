@@ -343,6 +343,9 @@ var nameDoesNotExist = &Rule{
 					if svc := serviceOf(services, s.Effects[0].Subject().Namespace, host); svc != nil {
 						return Answered(false, SawObject("services", svc.Namespace, svc.Name, "Service %s/%s exists", svc.Namespace, svc.Name))
 					}
+					if err := facts.Err(probes.StatefulSets); err != nil && podHost.MatchString(host) {
+						return CantTell(err) // the name may be right, of a StatefulSet's pod
+					}
 					if owner, ok := lacksService(facts, s.Effects[0].Subject().Namespace, host); ok {
 						return Answered(false, Evidence{Says: fmt.Sprintf("the name is right: %s is there, and its Service is not", short(owner))})
 					}

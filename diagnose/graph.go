@@ -93,6 +93,8 @@ func (g *graph) standing(f *Finding) standing {
 		return isCause
 	case f.Rule.Intermediate && (f.Truth == Unknown || g.explainedBy(f, Unknown)):
 		return isNothing // what may be behind it is suspected in its place
+	case f.Rule.Intermediate && slices.ContainsFunc(g.causedBy[f], func(c *Finding) bool { return c.Truth == Yes }):
+		return isNothing // the walk came further
 	case g.effectsExplained(f):
 		return isNothing // all that it could explain has a confirmed cause
 	}

@@ -161,6 +161,12 @@ var ingressServiceWrong = ofIngresses("ingress-service-missing", "does Ingress {
 				s.Vars["hint"] = fmt.Sprintf(" The Service that is there is %s.", near)
 				_, s.Vars["right"], _ = strings.Cut(near, "/")
 				evidence = append(evidence, Saw("services", []string{near}, "Service %s is there", near))
+			} else {
+				var names []string
+				for svc := range services.In(in.Namespace) {
+					names = append(names, svc.Name)
+				}
+				s.Vars["hint"] = fmt.Sprintf(" Its Services are %s.", listed(names))
 			}
 		}
 	}
@@ -227,6 +233,8 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 	if near := nearest(t.secrets[0], names); near != "" {
 		s.Vars["hint"] = fmt.Sprintf(" A TLS Secret %s is there.", near)
 		evidence = append(evidence, SawObject("secrets", t.ingress.Namespace, near, "Secret %s of type kubernetes.io/tls is there", near))
+	} else if len(names) > 0 {
+		s.Vars["hint"] = fmt.Sprintf(" Its TLS Secrets are %s.", listed(names))
 	}
 	return Answered(true, evidence...)
 })

@@ -75,12 +75,12 @@ var serviceWithoutEndpoints = &Rule{
 			if len(s.Spec.Selector) == 0 || s.Spec.Type == corev1.ServiceTypeExternalName || s.DeletionTimestamp != nil || len(dir.Behind(s)) > 0 {
 				continue
 			}
+			if probes.Controller(s) != nil {
+				continue // an operator's: it keeps some for pods that may never come
+			}
 			ref := Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}
 			near := meantPods(dir, workloads, s)
 			if len(used[ref]) == 0 && (near == nil || near.likeness < meantForSure) {
-				continue
-			}
-			if near == nil && !templateMatches(facts, s) && len(used[ref]) == 0 {
 				continue
 			}
 			found = append(found, Suspect{
@@ -206,19 +206,14 @@ func meantPods(dir *probes.Directory, workloads *probes.WorkloadIndex, s *corev1
 	return best
 }
 
-// templateMatches reports whether a workload, with or without pods, makes pods
-// that the Service selects.
-func templateMatches(facts *probes.Facts, s *corev1.Service) bool {
-	_, ok := templateOf(facts, s)
-	return ok
-}
-
 // An asked is how many pods a workload asks for.
 type asked struct {
 	workload Ref
 	replicas int32
 }
 
+// templateOf is a workload, with or without pods, that makes pods which the
+// Service selects.
 func templateOf(facts *probes.Facts, s *corev1.Service) (asked, bool) {
 	if list, err := probes.Deployments.Of(facts); err == nil {
 		for d := range list.In(s.Namespace) {
