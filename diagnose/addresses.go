@@ -30,6 +30,7 @@ var (
 	hostName = regexp.MustCompile(`^(?:(?:\d{1,3}\.){3}\d{1,3}|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?)$`)
 	hostEnv  = regexp.MustCompile(`(?i)^(.*?)_?(HOST|HOSTNAME|SERVER|ADDR|ADDRESS|SERVICE|ENDPOINT)$`)
 	secretIn = regexp.MustCompile(`://[^\s/@]*@`)
+	urlPath  = regexp.MustCompile(`(://[^\s/?#"']+)[/?#][^\s"']*`)
 )
 
 // mentionsOf are the addresses that a pod's containers are configured with, in
@@ -64,7 +65,10 @@ func mentionsOf(p *corev1.Pod, owner Ref, maps *probes.List[corev1.ConfigMap]) [
 	return list
 }
 
+// clean is a value as it is shown: of URLs without credentials and path, where
+// tokens may be.
 func clean(s string) string {
+	s = urlPath.ReplaceAllString(s, "$1/…")
 	s = secretIn.ReplaceAllString(strings.TrimSpace(s), "://…@")
 	if len(s) > 200 {
 		s = s[:200] + "…"
@@ -167,12 +171,12 @@ func textMentions(text string, holder Ref, where string, seen Evidence) []mentio
 	return list
 }
 
-// directoryFacts are what [directory] reads.
-var directoryFacts = []probes.Any{probes.Services, probes.EndpointSlices, probes.Pods, probes.Nodes, probes.Namespaces}
+// callDirectoryFacts are what callDirectory reads.
+var callDirectoryFacts = []probes.Any{probes.Services, probes.EndpointSlices, probes.Pods, probes.Nodes, probes.Namespaces}
 
-// directory is what names and addresses are looked up in. EndpointSlices that
-// can't be had leave what the selectors say.
-func directory(facts *probes.Facts) (*probes.Directory, error) {
+// callDirectory is what the addresses of calls are looked up in: those of nodes
+// too, and where EndpointSlices can't be had with what the selectors say.
+func callDirectory(facts *probes.Facts) (*probes.Directory, error) {
 	services, err := probes.Services.Of(facts)
 	if err != nil {
 		return nil, err

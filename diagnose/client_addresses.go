@@ -21,7 +21,7 @@ func ofCalls(id string, needs []probes.Any, asks string, run func(*probes.Facts,
 	return &Rule{
 		ID: id, Explains: []*Rule{targetUnreachable}, Needs: all,
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-			dir, err := directory(facts)
+			dir, err := callDirectory(facts)
 			if err != nil {
 				return nil
 			}
@@ -46,8 +46,8 @@ func ofCalls(id string, needs []probes.Any, asks string, run func(*probes.Facts,
 	}
 }
 
-// blameHolder makes the object that holds an address the subject, and shows it.
-func blameHolder(u *unreached, s *Suspect) []Evidence {
+// blameMention makes the object that holds an address the subject, and shows it.
+func blameMention(u *unreached, s *Suspect) []Evidence {
 	if len(u.mentions) == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ var clientPortWrong = ofCalls("client-port-wrong", nil, "does {client} call a po
 		if service {
 			return Answered(false, has, Evidence{Says: "all its clients call that port"})
 		}
-		evidence := append([]Evidence{has}, blameHolder(u, s)...)
+		evidence := append([]Evidence{has}, blameMention(u, s)...)
 		for _, m := range right[:min(len(right), 1)] {
 			evidence = append(evidence, m.seen)
 		}
@@ -83,7 +83,7 @@ var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a
 	func(facts *probes.Facts, dir *probes.Directory, u *unreached, s *Suspect) Answer {
 		switch {
 		case staleAddress(facts, dir, u):
-			evidence := append(blameHolder(u, s), Saw("services", nil, "no Service, pod or node has the address %s", u.host))
+			evidence := append(blameMention(u, s), Saw("services", nil, "no Service, pod or node has the address %s", u.host))
 			s.Vars["hint"] = " The address lies among those of Services, but none has it: it is of a Service that was made anew, or a slip."
 			return Answered(true, evidence...)
 		case u.target.Kind != probes.TargetService || !u.target.Missing:
@@ -101,7 +101,7 @@ var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a
 			return Answered(false, none)
 		}
 		s.Vars["hint"] = fmt.Sprintf(" The Service that is there is %s in namespace %s.", near.Name, near.Namespace)
-		return Answered(true, append(blameHolder(u, s), none, SawObject("services", near.Namespace, near.Name, "Service %s/%s has the ports %s", near.Namespace, near.Name, servicePortList(near)))...)
+		return Answered(true, append(blameMention(u, s), none, SawObject("services", near.Namespace, near.Name, "Service %s/%s has the ports %s", near.Namespace, near.Name, servicePortList(near)))...)
 	})
 
 // sameNameElsewhere is the only Service of the name that was called, in
@@ -121,7 +121,7 @@ func sameNameElsewhere(dir *probes.Directory, u *unreached) *corev1.Service {
 var serviceMissing = &Rule{
 	ID: "service-missing", Explains: []*Rule{targetUnreachable, nameLookupsFail}, Needs: serviceFacts,
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		if err != nil {
 			return nil
 		}
@@ -149,7 +149,7 @@ var serviceMissing = &Rule{
 	Tests: []Test{{
 		Asks: "Is there no Service {service} in namespace {namespace}, though the workload of that name is there?", Needs: serviceFacts,
 		Run: func(facts *probes.Facts, s Suspect) Answer {
-			dir, err := directory(facts)
+			dir, err := callDirectory(facts)
 			if err != nil {
 				return CantTell(err)
 			}
@@ -190,7 +190,7 @@ func namesake(facts *probes.Facts, dir *probes.Directory, missing Ref) (Ref, *co
 var externalNameWrong = &Rule{
 	ID: "external-name-wrong", Explains: []*Rule{targetUnreachable, nameLookupsFail}, Needs: serviceFacts,
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		if err != nil {
 			return nil
 		}
@@ -219,7 +219,7 @@ var externalNameWrong = &Rule{
 	Tests: []Test{{
 		Asks: "Does {external}, for which Service {service} stands, not exist?", Needs: serviceFacts,
 		Run: func(facts *probes.Facts, s Suspect) Answer {
-			dir, err := directory(facts)
+			dir, err := callDirectory(facts)
 			if err != nil {
 				return CantTell(err)
 			}

@@ -56,16 +56,16 @@ type failingClient struct {
 	calls []*unreached
 }
 
-var clientFacts = append([]probes.Any{probes.Workloads, probes.AppLogs, probes.ConfigMaps, probes.Network}, directoryFacts...)
+var callFacts = append([]probes.Any{probes.Workloads, probes.AppLogs, probes.ConfigMaps, probes.Network}, callDirectoryFacts...)
 
 // clientsFailing: a workload that looks healthy can't reach what it calls: its
 // logs say so, again and again and to the end, or it is configured with an
 // address that the cluster does not serve.
 var clientsFailing = &Rule{
 	ID:    "clients-failing",
-	Needs: clientFacts,
+	Needs: callFacts,
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		workloads, err2 := probes.Workloads.Of(facts)
 		if err != nil || err2 != nil {
 			return nil
@@ -409,9 +409,9 @@ var targetUnreachable = &Rule{
 	ID:           "target-unreachable",
 	Explains:     []*Rule{podCrashLooping, podNotReady, podNotStarting, clientsFailing},
 	Intermediate: true,
-	Needs:        append([]probes.Any{probes.Logs}, clientFacts...),
+	Needs:        append([]probes.Any{probes.Logs}, callFacts...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		if err != nil {
 			return nil
 		}

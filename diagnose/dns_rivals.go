@@ -365,7 +365,7 @@ var nameDoesNotExist = &Rule{
 // lacksService is the workload that a host name is right for, but for its
 // missing Service.
 func lacksService(facts *probes.Facts, namespace, host string) (Ref, bool) {
-	dir, err := directory(facts)
+	dir, err := callDirectory(facts)
 	if err != nil {
 		return Ref{}, false
 	}

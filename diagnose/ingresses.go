@@ -149,7 +149,7 @@ var ingressServiceWrong = ofIngresses("ingress-service-missing", "does Ingress {
 		evidence = append(evidence, SawObject("ingresses.networking.k8s.io", in.Namespace, in.Name, "Ingress %s sends %s to Service %s port %s, and there is no Service %s in namespace %s", in.Name, b.rule, b.service, b.port, b.service, in.Namespace))
 		if s.Vars["backend"] == "" {
 			s.Vars["backend"], s.Vars["field"], s.Vars["rule"], s.Vars["right"] = b.service, b.field, b.rule, "the Service that is meant"
-			if dir, err := directory(facts); err == nil {
+			if dir, err := callDirectory(facts); err == nil {
 				if owner, p := namesake(facts, dir, Ref{Kind: "Service", Namespace: in.Namespace, Name: b.service}); p != nil {
 					s.Subjects = []Ref{{Kind: "Service", Namespace: in.Namespace, Name: b.service}, s.Subjects[0]}
 					s.Vars["hint"] = fmt.Sprintf(" %s is there, and its Service is not.", short(owner))

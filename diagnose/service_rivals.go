@@ -18,7 +18,7 @@ var backendNotReady = &Rule{
 	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable}, Intermediate: true,
 	Needs: append(serviceFacts, templates...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		workloads, err2 := probes.Workloads.Of(facts)
 		if err != nil || err2 != nil {
 			return nil
@@ -70,7 +70,7 @@ type notReadyPods []*corev1.Pod
 // blockedByPolicy: NetworkPolicies stop what a client sends to a backend.
 var blockedByPolicy = &Rule{
 	ID: "traffic-blocked-by-network-policy", Explains: []*Rule{targetUnreachable},
-	Needs: append([]probes.Any{probes.NetworkPolicies}, clientFacts...),
+	Needs: append([]probes.Any{probes.NetworkPolicies}, callFacts...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		world, err := probes.Network.Of(facts)
 		if err != nil {
@@ -123,7 +123,7 @@ var backendHidden = &Rule{
 	ID: "headless-service-hides-unready-peers", Explains: []*Rule{nameLookupsFail, targetUnreachable},
 	Needs: append([]probes.Any{probes.StatefulSets}, serviceFacts...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		workloads, err2 := probes.Workloads.Of(facts)
 		if err != nil || err2 != nil {
 			return nil

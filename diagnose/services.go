@@ -53,7 +53,7 @@ func users(facts *probes.Facts, dir *probes.Directory) map[Ref][]Evidence {
 	return used
 }
 
-var serviceFacts = append([]probes.Any{probes.Workloads, probes.ConfigMaps, probes.Ingresses, probes.AppLogs, probes.Logs}, directoryFacts...)
+var serviceFacts = append([]probes.Any{probes.Workloads, probes.ConfigMaps, probes.Ingresses, probes.AppLogs, probes.Logs}, callDirectoryFacts...)
 
 // serviceWithoutEndpoints: a Service that something uses, or that was meant
 // for pods that are there, selects none.
@@ -61,7 +61,7 @@ var serviceWithoutEndpoints = &Rule{
 	ID:    "service-without-endpoints",
 	Needs: serviceFacts,
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		if err != nil {
 			return nil
 		}
@@ -98,7 +98,7 @@ var servicePortDead = &Rule{
 	ID:    "service-port-dead",
 	Needs: serviceFacts,
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
-		dir, err := directory(facts)
+		dir, err := callDirectory(facts)
 		if err != nil {
 			return nil
 		}
@@ -289,7 +289,7 @@ func ofServices(id string, needs []probes.Any, asks string, run func(*probes.Fac
 	return &Rule{
 		ID: id, Explains: []*Rule{targetUnreachable, serviceWithoutEndpoints, servicePortDead}, Needs: all,
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-			dir, err := directory(facts)
+			dir, err := callDirectory(facts)
 			if err != nil {
 				return nil
 			}
