@@ -51,7 +51,7 @@ type ingressTrouble struct {
 	secrets  []string  // of TLS, that are not there
 }
 
-var ingressFacts = []probes.Any{probes.Ingresses, probes.Services, probes.IngressClasses, probes.Secrets}
+var ingressFacts = []probes.Any{probes.Ingresses, probes.Services, probes.IngressClassesInUse, probes.IngressSecrets}
 
 // ingressWithoutBackend: an Ingress names a Service, a port, a class or a
 // Secret that is not there.
@@ -64,8 +64,8 @@ var ingressWithoutBackend = &Rule{
 			return nil
 		}
 		services, servicesErr := probes.Services.Of(facts)
-		classes, classesErr := probes.IngressClasses.Of(facts)
-		secrets, secretsErr := probes.Secrets.Of(facts)
+		classes, classesErr := probes.IngressClassesInUse.Of(facts)
+		secrets, secretsErr := probes.IngressSecrets.Of(facts)
 		var found []Suspect
 		for _, in := range list.All() {
 			if in.DeletionTimestamp != nil {
@@ -201,7 +201,7 @@ var ingressClassMissing = ofIngresses("ingress-class-missing", "does Ingress {in
 	if t.class == "" {
 		return Answered(false, SawObject("ingresses.networking.k8s.io", t.ingress.Namespace, t.ingress.Name, "its class is there, or it names none"))
 	}
-	classes, err := probes.IngressClasses.Of(facts)
+	classes, err := probes.IngressClassesInUse.Of(facts)
 	if err != nil {
 		return CantTell(err)
 	}
@@ -218,7 +218,7 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 	if len(t.secrets) == 0 {
 		return Answered(false, SawObject("ingresses.networking.k8s.io", t.ingress.Namespace, t.ingress.Name, "its TLS Secrets are there, or it names none"))
 	}
-	secrets, err := probes.Secrets.Of(facts)
+	secrets, err := probes.IngressSecrets.Of(facts)
 	if err != nil {
 		return CantTell(err)
 	}
