@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"sigs.k8s.io/yaml"
 )
@@ -61,6 +62,10 @@ type Verify struct {
 	Expect string `json:"expect"`
 	Beware string `json:"beware"`
 }
+
+// Embedded is the knowledge that comes with the program. It is read once and
+// shared, so it must not be changed.
+var Embedded = sync.OnceValues(func() (*Knowledge, error) { return Load() })
 
 // Load reads the embedded knowledge and then each overlay, whose entries
 // replace those of the same ID. It refuses unknown fields, duplicates and

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,7 +115,7 @@ var Denials = &Probe[[]*Denial]{
 		if err != nil {
 			return nil, err
 		}
-		k, err := embeddedKnowledge()
+		k, err := knowledge.Embedded()
 		if err != nil {
 			return nil, err
 		}
@@ -137,8 +136,6 @@ var Denials = &Probe[[]*Denial]{
 		return g.all, nil
 	},
 }
-
-var embeddedKnowledge = sync.OnceValues(func() (*knowledge.Knowledge, error) { return knowledge.Load() })
 
 type denialReader struct {
 	pods      *PodList

@@ -112,7 +112,11 @@ func (f *Facts) signatures() (*knowledge.Signatures, error) {
 	if f.store.lines != nil {
 		return f.store.lines, nil
 	}
-	return embeddedSignatures()
+	k, err := knowledge.Embedded()
+	if err != nil {
+		return nil, err
+	}
+	return k.Signatures, nil
 }
 
 // Source is where the facts come from.

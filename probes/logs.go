@@ -229,11 +229,3 @@ func (l *ContainerLog) read(ctx context.Context, src Source, signatures *knowled
 		l.Gap = gapf(doc, Unreadable, "%v", err)
 	}
 }
-
-var embeddedSignatures = sync.OnceValues(func() (*knowledge.Signatures, error) {
-	k, err := knowledge.Load()
-	if err != nil {
-		return nil, err
-	}
-	return k.Signatures, nil
-})

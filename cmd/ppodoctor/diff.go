@@ -34,7 +34,7 @@ Exit codes: 0 all is fixed; 1 something is wrong in AFTER; 2 could not run;
   ppodoctor diff yesterday.json today.json -o json`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := knowledge.Load()
+			k, err := knowledge.Embedded()
 			if err != nil {
 				return err
 			}

@@ -40,7 +40,11 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 		}
 		overlays = append(overlays, os.DirFS(in.knowledge))
 	}
-	k, err := knowledge.Load(overlays...)
+	load := knowledge.Embedded
+	if len(overlays) > 0 {
+		load = func() (*knowledge.Knowledge, error) { return knowledge.Load(overlays...) }
+	}
+	k, err := load()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,7 +34,7 @@ each question answers in a snapshot.`,
 			return ids, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := knowledge.Load()
+			k, err := knowledge.Embedded()
 			if err != nil {
 				return err
 			}

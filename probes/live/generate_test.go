@@ -20,17 +20,14 @@ const perDeployment = 50
 
 type object = map[string]any
 
-// from stores the grown cluster; the captured one must be loaded already.
+// into stores the grown cluster; the captured one must be loaded already.
 func (g generate) into(p *controlPlane, s *probes.Snapshot) {
 	node := first(p, s, "nodes", func(o object) bool { return at(o, "metadata", "labels", "karpenter.sh/nodepool") != nil })
 	pod := first(p, s, "pods", func(o object) bool {
 		return ownerKind(o) == "ReplicaSet" && at(o, "metadata", "namespace") != "kube-system" && at(o, "status", "phase") == "Running"
 	})
 	namespace := at(pod, "metadata", "namespace").(string)
-	owned := func(kind string) func(object) bool {
-		return func(o object) bool { return at(o, "metadata", "name") == ownerName(pod) || kind == "" }
-	}
-	set := first(p, s, "replicasets.apps", owned("ReplicaSet"))
+	set := first(p, s, "replicasets.apps", func(o object) bool { return at(o, "metadata", "name") == ownerName(pod) })
 	deployment := first(p, s, "deployments.apps", func(o object) bool { return at(o, "metadata", "name") == ownerName(set) })
 
 	stored := map[string][]byte{}
@@ -174,8 +171,8 @@ func identify(o object, namespace, name string, i int) {
 		m["namespace"] = namespace
 	}
 	delete(m, "resourceVersion")
-	if generate, ok := m["generateName"].(string); ok {
-		m["generateName"] = strings.TrimSuffix(name, name[strings.LastIndex(name, "-")+1:]) + generate[:0]
+	if m["generateName"] != nil {
+		m["generateName"] = name[:strings.LastIndex(name, "-")+1]
 	}
 }
 
