@@ -85,7 +85,7 @@ func well(p *corev1.Pod) bool {
 }
 
 func (r *podReducer) slimMeta(p *corev1.Pod) {
-	p.Namespace, p.GenerateName, p.ResourceVersion, p.SelfLink = r.one(p.Namespace), r.one(p.GenerateName), "", ""
+	p.Namespace, p.GenerateName, p.ResourceVersion = r.one(p.Namespace), r.one(p.GenerateName), ""
 	p.Kind, p.APIVersion = r.one(p.Kind), r.one(p.APIVersion)
 	p.ManagedFields = nil
 	maps.DeleteFunc(p.Annotations, func(k, _ string) bool { return !tellingAnnotation(k) })

@@ -42,7 +42,7 @@ func wellPod(i int) *corev1.Pod {
 			Labels:          map[string]string{"app": app, "pod-template-hash": strings.Clone("7d9f8b6c5d"), "team": strings.Clone("payments")},
 			Annotations:     map[string]string{"prometheus.io/scrape": "true", "checksum/config": strings.Repeat("a", 64)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app + "-7d9f8b6c5d", UID: types.UID("rs-" + app), Controller: &yes}},
-			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat("f", 1500))}}},
+			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", FieldsV1: metav1.NewFieldsV1(strings.Repeat("f", 1500))}},
 		},
 		Spec: corev1.PodSpec{
 			NodeName: fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", i%4, i%250),

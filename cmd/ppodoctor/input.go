@@ -21,6 +21,7 @@ type input struct {
 	snapshot  string
 	demo      bool
 	knowledge string
+	recording bool // another source is put around this one, so nothing is read beforehand
 }
 
 func (in *input) flags(cmd *cobra.Command) {
@@ -40,14 +41,6 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 		}
 		overlays = append(overlays, os.DirFS(in.knowledge))
 	}
-	load := knowledge.Embedded
-	if len(overlays) > 0 {
-		load = func() (*knowledge.Knowledge, error) { return knowledge.Load(overlays...) }
-	}
-	k, err := load()
-	if err != nil {
-		return nil, nil, err
-	}
 	if in.timeout > 0 {
 		ctx, cancel := context.WithTimeout(cmd.Context(), in.timeout)
 		cobra.OnFinalize(cancel)
@@ -57,7 +50,20 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return probes.NewFacts(src).Knowing(k.Signatures), k, nil
+	facts := probes.NewFacts(src)
+	if !in.recording {
+		// Every walk reads these; the server may answer while the knowledge loads.
+		go facts.Gather(cmd.Context(), probes.Pods, probes.Nodes, probes.ReplicaSets, probes.Deployments)
+	}
+	load := knowledge.Embedded
+	if len(overlays) > 0 {
+		load = func() (*knowledge.Knowledge, error) { return knowledge.Load(overlays...) }
+	}
+	k, err := load()
+	if err != nil {
+		return nil, nil, err
+	}
+	return facts.Knowing(k.Signatures), k, nil
 }
 
 func (in *input) source(cmd *cobra.Command) (probes.Source, error) {

@@ -15,7 +15,7 @@ import (
 )
 
 func newSnapshot() *cobra.Command {
-	in := &input{}
+	in := &input{recording: true}
 	var path string
 	var all, redactNames bool
 	cmd := &cobra.Command{

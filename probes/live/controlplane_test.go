@@ -4,7 +4,6 @@ package live
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -309,10 +308,4 @@ type auditEvent struct {
 	RequestURI string
 	User       struct{ Username string }
 	ObjectRef  *struct{ Resource, Subresource, APIGroup string }
-}
-
-func contextFor(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
