@@ -7,6 +7,7 @@ func Rules() []*Rule {
 	return slices.Concat(
 		symptomRules,
 		[]*Rule{awsCallsRefused},
+		nodeSymptoms,
 		schedulingRules,
 		jobSymptoms,
 		evictionSymptoms,
@@ -37,5 +38,6 @@ func Rules() []*Rule {
 		installRiskRules,
 		poolRoleRules,
 		meshPolicyRules,
+		karpenterRules,
 	)
 }

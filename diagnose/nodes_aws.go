@@ -1,0 +1,73 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/pposiraegi/ppodoctor/probes"
+)
+
+// What AWS knows of nodes, where it was captured. A symptom looks at these in
+// every cluster, so that they are missing is no gap of its own: the rules that
+// need them to explain something say so.
+var (
+	knownInstances  = whereCaptured(probes.Instances)
+	knownNodeGroups = whereCaptured(probes.NodeGroups)
+	knownAddons     = whereCaptured(probes.Addons)
+)
+
+func whereCaptured[T any](p *probes.Probe[*probes.AWSList[T]]) *probes.Probe[*probes.AWSList[T]] {
+	return &probes.Probe[*probes.AWSList[T]]{
+		Name: p.Name, About: p.About, Reads: p.Reads,
+		Gather: func(ctx context.Context, src probes.Source, _ *probes.Facts) (*probes.AWSList[T], error) {
+			list, err := p.Gather(ctx, src, nil)
+			var gap *probes.Gap
+			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured {
+				return nil, nil
+			}
+			return list, err
+		},
+	}
+}
+
+// instanceID is the instance in a provider ID, aws:///ZONE/i-….
+func instanceID(providerID string) string {
+	return providerID[strings.LastIndex(providerID, "/")+1:]
+}
+
+func tagValue(tags []ec2.Tag, key string) string {
+	for _, t := range tags {
+		if str(t.Key) == key {
+			return str(t.Value)
+		}
+	}
+	return ""
+}
+
+func str(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+// clusterName is the name of the EKS cluster, or "".
+func clusterName(facts *probes.Facts) string {
+	if m, ok := facts.Source().(interface{ ClusterMeta() probes.SnapshotMeta }); ok {
+		return m.ClusterMeta().Cluster
+	}
+	return ""
+}
+
+func appendNew[T comparable](list []T, more ...T) []T {
+	for _, m := range more {
+		if !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
