@@ -28,7 +28,9 @@ func classRule(id, asks string, needs []probes.Any, test func(*probes.Facts, cla
 				if c.class == nil {
 					continue
 				}
-				found = append(found, Suspect{Subjects: []Ref{c.ref()}, Effects: c.effects, Data: c, Vars: map[string]string{"class": c.name}})
+				found = append(found, Suspect{Subjects: []Ref{c.ref()}, Effects: c.effects, Data: c, Vars: map[string]string{
+					"class": c.name, "profile": c.class.Spec.InstanceProfile, "role": c.class.Spec.Role, "near": "whether it exists is not known",
+				}})
 			}
 			return found
 		},
@@ -49,6 +51,11 @@ func selects(condition, field string, terms func(*probes.EC2NodeClass) []probes.
 		if err != nil {
 			return CantTell(err)
 		}
+		var asked []string
+		for _, t := range terms(c.class) {
+			asked = append(asked, termWords(t))
+		}
+		selector := orDefault(strings.Join(asked, ", or "), "empty")
 		var evidence []Evidence
 		switch {
 		case k != nil && k.Status == metav1.ConditionFalse && strings.HasSuffix(k.Reason, "NotFound"):
@@ -67,16 +74,12 @@ func selects(condition, field string, terms func(*probes.EC2NodeClass) []probes.
 			}
 			if len(evidence) == 0 {
 				if len(says.errs) > 0 {
-					return CantTell(says.err())
+					return CantTell(says.err()).With("selector", selector).With("field", "spec."+field).With("near", "whether it was looked for is not known")
 				}
 				return Answered(false, c.saw("nothing says that the %s of EC2NodeClass %s matches nothing", field, c.name))
 			}
 		}
-		var asked []string
-		for _, t := range terms(c.class) {
-			asked = append(asked, termWords(t))
-		}
-		evidence = append(evidence, c.saw("EC2NodeClass %s: spec.%s is %s", c.name, field, orDefault(strings.Join(asked, ", or "), "empty")))
+		evidence = append(evidence, c.saw("EC2NodeClass %s: spec.%s is %s", c.name, field, selector))
 		list, what, document, err := things(facts)
 		near := ""
 		if err == nil {
@@ -87,7 +90,7 @@ func selects(condition, field string, terms func(*probes.EC2NodeClass) []probes.
 		if near == "" {
 			near = "nothing like it is among what was captured"
 		}
-		return Answered(true, evidence...).With("selector", orDefault(strings.Join(asked, ", or "), "empty")).With("field", "spec."+field).With("near", near)
+		return Answered(true, evidence...).With("selector", selector).With("field", "spec."+field).With("near", near)
 	}
 }
 
@@ -281,7 +284,7 @@ var profileMissing = classRule("nodeclass-instance-profile-missing", "does the i
 				return Answered(true, Saw("aws/iam/get-instance-profile", []string{name}, "instance profile %s holds no role", name)).With("profile", name).With("near", "it exists, and holds no role")
 			}
 			return Answered(false, Saw("aws/iam/get-instance-profile", []string{name}, "instance profile %s exists, with role %s", name, strings.Join(held, ", ")))
-		} else if all := profileNames(roles); len(all) > 0 && c.condition("Ready") != nil && c.condition("Ready").Reason != "" && len(c.effects) > 0 && waitsForProfile(c) {
+		} else if all := roles.ProfileNames(); len(all) > 0 && c.condition("Ready") != nil && c.condition("Ready").Reason != "" && len(c.effects) > 0 && waitsForProfile(c) {
 			// Others were captured and this one was not, and Karpenter waits for it.
 			return CantTell(err, Saw("aws/iam/get-instance-profile", nil, "instance profile %s is not among those captured: %s", name, strings.Join(all, ", ")))
 		} else if waitsForProfile(c) {
@@ -301,21 +304,12 @@ func waitsForProfile(c classCase) bool {
 	return false
 }
 
-func profileNames(roles *probes.RoleList) []string {
-	var names []string
-	for _, r := range roles.All() {
-		names = appendNew(names, r.Profiles...)
-	}
-	slices.Sort(names)
-	return names
-}
-
 func nearProfile(facts *probes.Facts, name string) string {
 	roles, err := probes.Roles.Of(facts)
 	if err != nil {
 		return "the profiles of the account were not captured"
 	}
-	if n := nearest(name, profileNames(roles)); n != "" {
+	if n := nearest(name, roles.ProfileNames()); n != "" {
 		return "the nearest that exists is " + n
 	}
 	return "no profile with a name like it was captured"

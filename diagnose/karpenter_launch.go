@@ -407,6 +407,29 @@ var launchVague = &Rule{
 	}}},
 }
 
+// launchUnread: nodes are asked for and don't come, and what Karpenter said of
+// it can't be read.
+var launchUnread = &Rule{
+	ID: "karpenter-not-heard", Explains: []*Rule{noNodeFromKarpenter, nodeClaimNotLaunched, classNotReady}, Intermediate: true,
+	Needs: slices.Concat([]probes.Any{pools, classes, claims}, launchNeeds),
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		says, err := karpenterSays.Of(facts)
+		if err != nil {
+			return nil
+		}
+		var found []Suspect
+		for _, c := range perClass(facts, effects) {
+			if len(launchSayings(says, c.name)) == 0 && len(says.errs) > 0 {
+				found = append(found, Suspect{Subjects: []Ref{c.ref()}, Effects: c.effects, Data: says.err(), Vars: map[string]string{"class": c.name}})
+			}
+		}
+		return found
+	},
+	Tests: []Test{{Asks: "what did Karpenter say of making nodes from EC2NodeClass {class}?", Run: func(_ *probes.Facts, s Suspect) Answer {
+		return CantTell(s.Data.(error))
+	}}},
+}
+
 var launchRules = []*Rule{
-	spotRoleMissing, groupsOfOtherVPC, groupsTooMany, profileInvalid, imageRefused, keyUnusable, quotaRule, subnetFull, capacityMissing, typeNotOffered, accountBlocked, launchVague,
+	spotRoleMissing, groupsOfOtherVPC, groupsTooMany, profileInvalid, imageRefused, keyUnusable, quotaRule, subnetFull, capacityMissing, typeNotOffered, accountBlocked, launchVague, launchUnread,
 }

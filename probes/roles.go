@@ -447,6 +447,9 @@ func (l *RoleList) Profile(name string) ([]string, error) {
 	return nil, gapf(Document{Path: "aws/iam/get-instance-profile", Only: []string{name}}, NotCaptured, "instance profile %s was not captured", name)
 }
 
+// ProfileNames are the instance profiles that were captured, sorted.
+func (l *RoleList) ProfileNames() []string { return slices.Sorted(maps.Keys(l.profiles)) }
+
 // Trust is who may assume the role.
 func (r *Role) Trust() (iampolicy.Policy, error) {
 	if r.trust == nil {
