@@ -401,7 +401,7 @@ var endpointUnreachable = controllerRule("karpenter-endpoint-unreachable", "can 
 		}
 		host := list[len(list)-1].got["host"] // the first that failed: without credentials nothing else is tried
 		ip := list[len(list)-1].got["ip"]
-		service, region := serviceOf(host)
+		service, region := awsServiceOf(host)
 		name := "com.amazonaws." + region + "." + service
 		missing := Ref{Kind: "VPCEndpoint", Name: name}
 		vars := map[string]string{"host": host, "service": name, "why": "no VPC endpoint for " + name + " exists"}
@@ -433,7 +433,7 @@ var endpointUnreachable = controllerRule("karpenter-endpoint-unreachable", "can 
 						refs = append([]Ref{{Kind: hops[0].Kind, Name: hops[0].Names[0]}}, refs...)
 					}
 					vars["why"] = hopWords(hops)
-					return answer(Answered(true, append(evidence, hopEvidence(hops, 2)...)...)), refs
+					return answer(Answered(true, append(evidence, fromHops(hops, 2)...)...)), refs
 				}
 			}
 			return answer(Answered(false, Saw("aws/ec2/describe-vpc-endpoints", []string{id}, "%s serves %s, and lets the controller in", id, name))), []Ref{missing}
@@ -452,8 +452,8 @@ func public(ip string) bool {
 	return err == nil && !addr.IsPrivate() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast()
 }
 
-// serviceOf is the service and region of an AWS host name: sts.eu-west-1.amazonaws.com.
-func serviceOf(host string) (service, region string) {
+// awsServiceOf is the service and region of an AWS host name: sts.eu-west-1.amazonaws.com.
+func awsServiceOf(host string) (service, region string) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(host, ".cn"), ".amazonaws.com"), ".")
 	if len(parts) < 2 {
 		return parts[0], "global"
@@ -464,7 +464,7 @@ func serviceOf(host string) (service, region string) {
 	return strings.Join(parts[:len(parts)-1], "."), parts[len(parts)-1]
 }
 
-// hopWords and hopEvidence are what stops a packet.
+// hopWords is what stops a packet.
 func hopWords(hops []network.Hop) string {
 	for _, h := range hops {
 		if h.Says != "" {
@@ -472,21 +472,6 @@ func hopWords(hops []network.Hop) string {
 		}
 	}
 	return "something on the way drops it"
-}
-
-func hopEvidence(hops []network.Hop, most int) []Evidence {
-	var list []Evidence
-	for _, h := range hops {
-		if len(list) == most || h.Says == "" {
-			break
-		}
-		e := Evidence{Says: h.Says}
-		if len(h.Documents) > 0 {
-			e.Document = probes.Document(h.Documents[0])
-		}
-		list = append(list, e)
-	}
-	return list
 }
 
 var karpenterRules = slices.Concat(

@@ -55,14 +55,6 @@ func str(p *string) string {
 	return *p
 }
 
-// clusterName is the name of the EKS cluster, or "".
-func clusterName(facts *probes.Facts) string {
-	if m, ok := facts.Source().(interface{ ClusterMeta() probes.SnapshotMeta }); ok {
-		return m.ClusterMeta().Cluster
-	}
-	return ""
-}
-
 func appendNew[T comparable](list []T, more ...T) []T {
 	for _, m := range more {
 		if !slices.Contains(list, m) {

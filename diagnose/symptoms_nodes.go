@@ -291,7 +291,7 @@ var poolUnusable = &Rule{
 // instanceWithoutNode: an instance that was made to be a node of the cluster
 // runs, and no Node and no NodeClaim is for it.
 var instanceWithoutNode = &Rule{
-	ID: "instance-without-node", Needs: []probes.Any{probes.Nodes, claims, knownInstances},
+	ID: "instance-without-node", Needs: []probes.Any{probes.Nodes, probes.EKSCluster, claims, knownInstances},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
 		nodes, err := probes.Nodes.Of(facts)
 		claimList, claimErr := claims.Of(facts)
