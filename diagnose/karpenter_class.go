@@ -397,7 +397,7 @@ var classTerminating = classRule("nodeclass-being-deleted", "is EC2NodeClass {cl
 
 // classUnexplained: the class is not ready, and what is here doesn't say why.
 var classUnexplained = &Rule{
-	ID: "nodeclass-not-resolved", Explains: []*Rule{classNotReady}, Intermediate: true, Needs: []probes.Any{pools, classes, claims},
+	ID: "nodeclass-not-resolved", Explains: []*Rule{classNotReady}, Needs: []probes.Any{pools, classes, claims},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		var found []Suspect
 		for _, c := range perClass(facts, effects) {

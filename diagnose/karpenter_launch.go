@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -398,19 +397,15 @@ var launchVague = &Rule{
 		}
 		return found
 	},
-	Tests: []Test{{Asks: "which error did CreateFleet or RunInstances return for EC2NodeClass {class}?", Run: func(_ *probes.Facts, s Suspect) Answer {
-		err := s.Data.(*sayings).err()
-		if err == nil {
-			err = errors.New("neither conditions, events nor the controller's log name the error; CloudTrail has it (CreateFleet, RunInstances)")
-		}
-		return CantTell(err)
+	Tests: []Test{{Asks: "does EC2 make no instance for EC2NodeClass {class}, in words that head several causes?", Run: func(_ *probes.Facts, s Suspect) Answer {
+		return Answered(true, Evidence{Says: "neither conditions, events nor the controller's log name the error itself; CloudTrail has it (CreateFleet, RunInstances)"})
 	}}},
 }
 
 // launchUnread: nodes are asked for and don't come, and what Karpenter said of
 // it can't be read.
 var launchUnread = &Rule{
-	ID: "karpenter-not-heard", Explains: []*Rule{noNodeFromKarpenter, nodeClaimNotLaunched, classNotReady}, Intermediate: true,
+	ID: "karpenter-not-heard", Explains: []*Rule{noNodeFromKarpenter, nodeClaimNotLaunched, classNotReady},
 	Needs: slices.Concat([]probes.Any{pools, classes, claims}, launchNeeds),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		says, err := karpenterSays.Of(facts)
@@ -420,7 +415,11 @@ var launchUnread = &Rule{
 		var found []Suspect
 		for _, c := range perClass(facts, effects) {
 			if len(launchSayings(says, c.name)) == 0 && len(says.errs) > 0 {
-				found = append(found, Suspect{Subjects: []Ref{c.ref()}, Effects: c.effects, Data: says.err(), Vars: map[string]string{"class": c.name}})
+				refs := []Ref{c.ref()}
+				if c.effects[0].Subject().Kind == "NodePool" {
+					refs = appendNew([]Ref{c.effects[0].Subject()}, refs...)
+				}
+				found = append(found, Suspect{Subjects: refs, Effects: c.effects, Data: says.err(), Vars: map[string]string{"class": c.name}})
 			}
 		}
 		return found

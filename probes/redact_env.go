@@ -16,7 +16,7 @@ var (
 	awsValue   = regexp.MustCompile(`^(?:arn:aws[a-z-]*:\S+|[a-z]{2}(?:-[a-z]+)+-\d[a-z]?|(?:vpc|subnet|sg|eni|i|vol|ami|lt|rtb|eipalloc|nat)-[0-9a-f]{8,17})$`)
 	hostValue  = regexp.MustCompile(`^(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*\.(?:svc|local|internal|amazonaws\.com|amazonaws\.com\.cn)|localhost|[a-z0-9.-]+\.svc\.[a-z0-9.-]+)\.?(?::\d+)?$`)
 	wordsValue = regexp.MustCompile(`^[a-z0-9][a-z0-9.:,_/-]*$|^[A-Z]+$|^/[\w./-]*$`)
-	placeName  = regexp.MustCompile(`(?:HOST|HOSTNAME|HOSTS|ADDR|ADDRESS|ADDRESSES|ENDPOINTS?|SERVICE|SERVICE_NAME|SERVERS?|BROKERS?|NAMESPACE|REGION|ZONE|CLUSTER|CLUSTER_NAME|PORT|MODE|LEVEL|LOGLEVEL|VERSION|PATH|DIR|FILE)$`)
+	placeName  = regexp.MustCompile(`(?:HOST|HOSTNAME|HOSTS|ADDR|ADDRESS|ADDRESSES|ENDPOINTS?|SERVICE|SERVICE_NAME|SERVERS?|BROKERS?|NAMESPACE|REGION|ZONE|CLUSTER|CLUSTER_NAME|QUEUE|PORT|MODE|LEVEL|LOGLEVEL|VERSION|PATH|DIR|FILE)$`)
 	flagsName  = regexp.MustCompile(`(?:OPTS|OPTIONS|ARGS|FLAGS)$`)
 	plainFlag  = regexp.MustCompile(`^-X(?:m[snx]|ss)\d+[kmgKMG]?$|^-XX:[+-]?\w+(?:=\d+[kmgKMG]?(?:\.\d+)?)?$|^--?[a-z][a-z-]*(?:=\d+)?$`)
 )
