@@ -3,93 +3,66 @@ package diagnose
 import (
 	"slices"
 	"strings"
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// registering is how long an instance may take to become a node. Karpenter
-// gives it 15 minutes; a healthy one takes one or two.
-// Source: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go.
-const registering = 5 * time.Minute
+// awsAuth is the ConfigMap that maps roles into the cluster.
+var awsAuth = Ref{Kind: "ConfigMap", Namespace: "kube-system", Name: "aws-auth"}
 
-// A newcomer is a node role whose instances run and don't become nodes.
-type newcomer struct {
-	role    string // its name
-	claims  []string
-	classes []string
-	since   time.Time
-}
-
-// newcomers are the roles of Karpenter's instances that don't register.
-func newcomers(facts *probes.Facts) []newcomer {
-	claims, err := probes.NodeClaims.Of(facts)
-	if err != nil {
-		return nil
-	}
-	classes, err := probes.EC2NodeClasses.Of(facts)
-	if err != nil {
-		return nil
-	}
-	var all []newcomer
-	for _, c := range claims.All() {
-		if c.Status.ProviderID == "" || c.Status.NodeName != "" || c.DeletionTimestamp != nil || facts.Source().Now().Sub(c.CreationTimestamp.Time) < registering {
-			continue
-		}
-		if slices.ContainsFunc(c.Status.Conditions, func(x metav1.Condition) bool { return x.Type == "Registered" && x.Status == "True" }) {
-			continue
-		}
-		class := classes.Get("", c.Spec.NodeClassRef.Name)
-		if class == nil || class.Spec.Role == "" {
-			continue
-		}
-		name := probes.RoleName(class.Spec.Role)
-		i := slices.IndexFunc(all, func(n newcomer) bool { return n.role == name })
-		if i < 0 {
-			all, i = append(all, newcomer{role: name, since: c.CreationTimestamp.Time}), len(all)
-		}
-		all[i].claims = append(all[i].claims, c.Name)
-		all[i].classes = appendNew(all[i].classes, class.Name)
-	}
-	return all
-}
+var accessNeeds = []probes.Any{probes.AccessEntries, probes.EKSCluster, probes.ConfigMaps, probes.Roles, probes.Nodes}
 
 // accessRule is a rule for node roles that the cluster doesn't let in.
 func accessRule(id, asks string, at probes.StepName) *Rule {
-	return &Rule{
-		ID: id, Explains: []*Rule{noNodeFromKarpenter, poolNotReady},
-		Needs: []probes.Any{probes.NodeClaims, probes.EC2NodeClasses},
-		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-			var suspects []Suspect
-			for _, n := range newcomers(facts) {
-				s := Suspect{Subjects: []Ref{{Kind: "IAMRole", Name: n.role}}, Effects: effects, Data: n, Vars: map[string]string{"role": n.role, "says": "what lets it in could not be read", "cluster": "CLUSTER", "roleARN": n.role, "claims": strings.Join(n.claims[:min(3, len(n.claims))], ", ")}}
-				for _, c := range n.classes {
-					s.Subjects = append(s.Subjects, Ref{Kind: "EC2NodeClass", Name: c})
-				}
-				for _, c := range n.claims[:min(3, len(n.claims))] {
-					s.Found = append(s.Found, SawObject("nodeclaims.karpenter.sh", "", c, "NodeClaim %s has an instance since %s, and it has not registered as a node", c, stamp(n.since)))
-				}
-				suspects = append(suspects, s)
+	r := joinRule(id, asks, accessNeeds, func(n *newcomer) bool { return n.role != "" },
+		func(facts *probes.Facts, n *newcomer) []Ref {
+			subjects := []Ref{{Kind: "IAMRole", Name: n.role}, n.made()}
+			if byConfigMap(facts, n.role, at) {
+				subjects = append([]Ref{awsAuth}, subjects...)
 			}
-			return suspects
+			return subjects
 		},
-		Tests: []Test{{
-			Asks: asks, Needs: []probes.Any{probes.AccessEntries, probes.EKSCluster, probes.ConfigMaps, probes.Roles, probes.Nodes},
-			Run: func(facts *probes.Facts, s Suspect) Answer {
-				a := answerOf(mapping(facts, s.Data.(newcomer).role), at)
-				if a.Truth == Yes {
-					cluster := "CLUSTER"
-					if c, err := probes.EKSCluster.Of(facts); err == nil {
-						cluster = c.Name
-					}
-					a = a.With("cluster", cluster).With("roleARN", arnOf(facts, s.Data.(newcomer).role))
-				}
+		func(facts *probes.Facts, n *newcomer) Answer {
+			a := answerOf(mapping(facts, n.role), at)
+			if a.Truth == No {
 				return a
-			},
-		}},
+			}
+			cluster := orDefault(clusterName(facts), "CLUSTER")
+			if configs, err := probes.ConfigMaps.Of(facts); err == nil && a.Truth == Yes {
+				if m := configs.Get("kube-system", "aws-auth"); m != nil {
+					if w := lastWriter(m); w != "" {
+						a.Evidence = append(a.Evidence, SawObject("configmaps", "kube-system", "aws-auth", "ConfigMap aws-auth was last written %s", w))
+					}
+				}
+			}
+			if a.Truth == Unknown {
+				a = a.With("says", "what lets it in could not be read")
+			}
+			return a.With("cluster", cluster).With("roleARN", arnOf(facts, n.role))
+		})
+	return r
+}
+
+// byConfigMap reports whether aws-auth, and not an access entry, is where a
+// node's role is to be let in: the broken step is in it, or the cluster's
+// nodes come in by it.
+func byConfigMap(facts *probes.Facts, role string, at probes.StepName) bool {
+	if c, err := probes.EKSCluster.Of(facts); err == nil {
+		switch c.Access.AuthenticationMode {
+		case "API":
+			return false
+		case "CONFIG_MAP":
+			return true
+		}
 	}
+	if link := probes.Link(mapping(facts, role), at); link != nil && !link.Holds && link.Document.Path == "configmaps" {
+		return true
+	}
+	if entries, err := probes.AccessEntries.Of(facts); err == nil && slices.ContainsFunc(entries.All(), func(e probes.AccessEntry) bool { return strings.HasPrefix(e.Type, "EC2") }) {
+		return false
+	}
+	mapped, err := probes.MappedRoles(facts)
+	return err == nil && slices.ContainsFunc(mapped, func(m probes.MappedRole) bool { ok, _ := m.ForNodes(); return ok })
 }
 
 // arnOf is the ARN of a node's role, from whichever document names it.
@@ -138,3 +111,30 @@ var nodeRoleNotMapped = accessRule("node-role-not-mapped",
 // accessEntryWrongType: the cluster lets the role in, but not as a node.
 var accessEntryWrongType = accessRule("access-entry-wrong-type",
 	"is role {role} let into the cluster, but not as a node?", probes.StepMappedAsNode)
+
+// awsAuthUnreadable: mapRoles of aws-auth is no list of roles, so that the
+// authenticator takes nobody by it.
+var awsAuthUnreadable = joinRule("aws-auth-unreadable", "can mapRoles of aws-auth not be read?", accessNeeds, nil,
+	func(_ *probes.Facts, n *newcomer) []Ref { return []Ref{awsAuth, n.made()} },
+	func(facts *probes.Facts, n *newcomer) Answer {
+		if c, err := probes.EKSCluster.Of(facts); err == nil && c.Access.AuthenticationMode == "API" {
+			return Answered(false, Saw("aws/eks/describe-cluster", nil, "the cluster's authentication mode is API: aws-auth is not looked at"))
+		}
+		configs, err := probes.ConfigMaps.Of(facts)
+		if err != nil {
+			return CantTell(err).With("says", "whether it can be read is not known")
+		}
+		m := configs.Get("kube-system", "aws-auth")
+		if m == nil {
+			return Answered(false, Saw("configmaps", nil, "there is no ConfigMap kube-system/aws-auth"))
+		}
+		if _, err := probes.MappedRoles(facts); err == nil {
+			return Answered(false, SawObject("configmaps", "kube-system", "aws-auth", "mapRoles of aws-auth is a list of roles"))
+		} else {
+			evidence := []Evidence{SawObject("configmaps", "kube-system", "aws-auth", "%v", err)}
+			if w := lastWriter(m); w != "" {
+				evidence = append(evidence, SawObject("configmaps", "kube-system", "aws-auth", "ConfigMap aws-auth was last written %s", w))
+			}
+			return Answered(true, evidence...).With("says", err.Error())
+		}
+	})

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -11,14 +10,10 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// What AWS knows of nodes, where it was captured. A symptom looks at these in
-// every cluster, so that they are missing is no gap of its own: the rules that
-// need them to explain something say so.
-var (
-	knownInstances  = whereCaptured(probes.Instances)
-	knownNodeGroups = whereCaptured(probes.NodeGroups)
-	knownAddons     = whereCaptured(probes.Addons)
-)
+// knownInstances are the instances that were captured. A symptom looks at them
+// in every cluster, so that they are missing is no gap of its own: the rules
+// that need them to explain something say so.
+var knownInstances = whereCaptured(probes.Instances)
 
 func whereCaptured[T any](p *probes.Probe[*probes.AWSList[T]]) *probes.Probe[*probes.AWSList[T]] {
 	return &probes.Probe[*probes.AWSList[T]]{
@@ -53,13 +48,4 @@ func str(p *string) string {
 		return ""
 	}
 	return *p
-}
-
-func appendNew[T comparable](list []T, more ...T) []T {
-	for _, m := range more {
-		if !slices.Contains(list, m) {
-			list = append(list, m)
-		}
-	}
-	return list
 }

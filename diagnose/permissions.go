@@ -113,7 +113,7 @@ func lacksOwnRole(d *probes.Denial) bool {
 // program makes with it.
 var iamActionDenied = &Rule{
 	ID: "iam-action-denied", Latent: true,
-	Explains: []*Rule{awsCallsRefused, noNodeFromKarpenter, poolNotReady, claimNotBound, podCrashLooping, podNotReady, podNotStarting},
+	Explains: refusedBy,
 	Needs:    []probes.Any{probes.Denials, probes.ServiceAccounts},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		var suspects []Suspect
@@ -150,6 +150,12 @@ var iamActionDenied = &Rule{
 	}},
 }
 
+// refusedBy are the effects of a call that AWS refuses.
+var refusedBy = []*Rule{
+	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing,
+	claimNotBound, podCrashLooping, podNotReady, podNotStarting,
+}
+
 // refusedEffects are the effects that a denial can have.
 func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 	var list []*Finding
@@ -159,7 +165,7 @@ func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 			id = d.Component.ID
 		}
 		switch e.Rule {
-		case noNodeFromKarpenter, poolNotReady:
+		case noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched:
 			if id == "karpenter" && d.Blocks() {
 				list = append(list, e)
 			}
@@ -347,5 +353,5 @@ func placeholders(facts *probes.Facts, d *probes.Denial) map[string]string {
 
 var permissionRules = []*Rule{
 	iamActionDenied, irsaNotARole, irsaRoleMissing, irsaTrust, oidcProviderMissing, irsaAnnotationMissing, irsaNotInjected,
-	podIdentityRoleMissing, podIdentityTrust, podIdentityNotInjected, nodeRoleNotMapped, accessEntryWrongType,
+	podIdentityRoleMissing, podIdentityTrust, podIdentityNotInjected, nodeRoleNotMapped, accessEntryWrongType, awsAuthUnreadable,
 }

@@ -39,5 +39,7 @@ func Rules() []*Rule {
 		poolRoleRules,
 		meshPolicyRules,
 		karpenterRules,
+		joinRules,
+		eksRules,
 	)
 }
