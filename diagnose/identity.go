@@ -93,7 +93,7 @@ var identityNeeds = slices.Concat([]probes.Any{probes.Denials, probes.Pods, prob
 func identityRule(id, asks string, applies func(identityCase) bool, who func(*probes.Facts, identityCase) Ref, broken func(*probes.Facts, identityCase) Answer) *Rule {
 	return &Rule{
 		ID:       id,
-		Explains: refusedBy,
+		Explains: refusalHurts,
 		Needs:    []probes.Any{probes.Denials, probes.Pods, probes.ServiceAccounts, probes.EKSCluster},
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 			var suspects []Suspect

@@ -113,7 +113,7 @@ func lacksOwnRole(d *probes.Denial) bool {
 // program makes with it.
 var iamActionDenied = &Rule{
 	ID: "iam-action-denied", Latent: true,
-	Explains: refusedBy,
+	Explains: refusalHurts,
 	Needs:    []probes.Any{probes.Denials, probes.ServiceAccounts},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		var suspects []Suspect
@@ -150,8 +150,8 @@ var iamActionDenied = &Rule{
 	}},
 }
 
-// refusedBy are the effects of a call that AWS refuses.
-var refusedBy = []*Rule{
+// refusalHurts are the effects of a call that AWS refuses.
+var refusalHurts = []*Rule{
 	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing,
 	claimNotBound, podCrashLooping, podNotReady, podNotStarting,
 }
