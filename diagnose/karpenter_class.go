@@ -40,10 +40,10 @@ func classRule(id, asks string, needs []probes.Any, test func(*probes.Facts, cla
 	}
 }
 
-// selects asks whether a selector of an EC2NodeClass matches nothing. Karpenter
+// matchesNothing asks whether a selector of an EC2NodeClass matches nothing. Karpenter
 // says so with a False condition; up to v0.36, which has none, its status list
 // is empty, and its log says it.
-func selects(condition, field string, terms func(*probes.EC2NodeClass) []probes.SelectorTerm, found func(*probes.EC2NodeClass) int, words *regexp.Regexp,
+func matchesNothing(condition, field string, terms func(*probes.EC2NodeClass) []probes.SelectorTerm, found func(*probes.EC2NodeClass) int, words *regexp.Regexp,
 	things func(*probes.Facts) (list []tagged, what, document string, err error)) func(*probes.Facts, classCase) Answer {
 	return func(facts *probes.Facts, c classCase) Answer {
 		k := c.condition(condition)
@@ -166,7 +166,7 @@ func termWords(t probes.SelectorTerm) string {
 
 var subnetsNotFound = classRule("nodeclass-subnets-not-found", "does the subnet selector of EC2NodeClass {class} match nothing?",
 	[]probes.Any{karpenterSays, probes.Subnets},
-	selects("SubnetsReady", "subnetSelectorTerms",
+	matchesNothing("SubnetsReady", "subnetSelectorTerms",
 		func(c *probes.EC2NodeClass) []probes.SelectorTerm { return c.Spec.SubnetSelectorTerms },
 		func(c *probes.EC2NodeClass) int { return len(c.Status.Subnets) },
 		regexp.MustCompile(`(?i)no subnets (?:found|matched|exist)|SubnetSelector did not match|failed to resolve subnets`),
@@ -183,7 +183,7 @@ var subnetsNotFound = classRule("nodeclass-subnets-not-found", "does the subnet 
 
 var groupsNotFound = classRule("nodeclass-security-groups-not-found", "does the security group selector of EC2NodeClass {class} match nothing?",
 	[]probes.Any{karpenterSays, probes.SecurityGroups},
-	selects("SecurityGroupsReady", "securityGroupSelectorTerms",
+	matchesNothing("SecurityGroupsReady", "securityGroupSelectorTerms",
 		func(c *probes.EC2NodeClass) []probes.SelectorTerm { return c.Spec.SecurityGroupSelectorTerms },
 		func(c *probes.EC2NodeClass) int { return len(c.Status.SecurityGroups) },
 		regexp.MustCompile(`(?i)no security groups? (?:found|matched|exist)|SecurityGroupSelector did not match|failed to resolve security groups`),
@@ -200,7 +200,7 @@ var groupsNotFound = classRule("nodeclass-security-groups-not-found", "does the 
 
 var amisNotFound = classRule("nodeclass-amis-not-found", "does the AMI selector of EC2NodeClass {class} match nothing?",
 	[]probes.Any{karpenterSays, images},
-	selects("AMIsReady", "amiSelectorTerms",
+	matchesNothing("AMIsReady", "amiSelectorTerms",
 		func(c *probes.EC2NodeClass) []probes.SelectorTerm { return c.Spec.AMISelectorTerms },
 		func(c *probes.EC2NodeClass) int { return len(c.Status.AMIs) },
 		regexp.MustCompile(`(?i)no amis? (?:exist|found|matched)|AMISelector did not match|failed to (?:discover any|resolve) amis`),

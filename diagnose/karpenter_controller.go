@@ -284,8 +284,8 @@ func placementWords(spec *corev1.PodSpec) string {
 	return orDefault(strings.Join(parts, ", "), "room for it")
 }
 
-// says are the sayings of one fault.
-func says(facts *probes.Facts, id string) (list []controllerSaying, evidence []Evidence) {
+// controllerSays are the sayings of one fault.
+func controllerSays(facts *probes.Facts, id string) (list []controllerSaying, evidence []Evidence) {
 	for _, s := range controllerSayings(facts) {
 		if s.id == id {
 			list = append(list, s)
@@ -302,7 +302,7 @@ func says(facts *probes.Facts, id string) (list []controllerSaying, evidence []E
 var queueWrong = controllerRule("karpenter-queue-wrong", "does the interruption queue that {controller} names not exist?", []probes.Any{karpenterSays},
 	func(facts *probes.Facts, c *controller) (Answer, []Ref) {
 		queue := c.setting("INTERRUPTION_QUEUE")
-		list, evidence := says(facts, "queue")
+		list, evidence := controllerSays(facts, "queue")
 		form := strings.HasPrefix(queue, "arn:") || strings.HasPrefix(queue, "https://")
 		if len(list) == 0 && !(form && c.ready() == 0) {
 			return Answered(false, c.saw("the log of %s doesn't speak of its queue %q", short(c.ref), queue)), []Ref{c.ref}
@@ -321,8 +321,8 @@ var queueWrong = controllerRule("karpenter-queue-wrong", "does the interruption 
 // Source: incident join-stale-endpoint.
 var clusterSettingWrong = controllerRule("karpenter-cluster-setting-wrong", "does {controller} have the name, endpoint or region of another cluster?", []probes.Any{karpenterSays, probes.EKSCluster, probes.Nodes},
 	func(facts *probes.Facts, c *controller) (Answer, []Ref) {
-		list, evidence := says(facts, "cluster")
-		_, regionEvidence := says(facts, "region")
+		list, evidence := controllerSays(facts, "cluster")
+		_, regionEvidence := controllerSays(facts, "region")
 		cluster, err := probes.EKSCluster.Of(facts)
 		var wrong []string
 		vars := map[string]string{"setting": "CLUSTER_NAME", "value": c.setting("CLUSTER_NAME"), "right": "the name of this cluster"}
@@ -368,7 +368,7 @@ var clusterSettingWrong = controllerRule("karpenter-cluster-setting-wrong", "doe
 // a node that Karpenter is to make. Source: incident ctrl-dns.
 var needsClusterDNS = controllerRule("karpenter-needs-cluster-dns", "does {controller} look names up by CoreDNS, which has no node?", []probes.Any{karpenterSays, probes.Pods},
 	func(facts *probes.Facts, c *controller) (Answer, []Ref) {
-		list, evidence := says(facts, "lookup")
+		list, evidence := controllerSays(facts, "lookup")
 		policy := orDefault(string(c.spec().DNSPolicy), "ClusterFirst")
 		pods, err := probes.Pods.Of(facts)
 		if err != nil {
@@ -395,7 +395,7 @@ var needsClusterDNS = controllerRule("karpenter-needs-cluster-dns", "does {contr
 // ctrl-eks-endpoint, ctrl-iam-endpoint.
 var endpointUnreachable = controllerRule("karpenter-endpoint-unreachable", "can {controller} not reach an AWS service that it needs?", []probes.Any{karpenterSays, probes.VPCEndpoints, probes.Network},
 	func(facts *probes.Facts, c *controller) (Answer, []Ref) {
-		list, evidence := says(facts, "endpoint")
+		list, evidence := controllerSays(facts, "endpoint")
 		if len(list) == 0 {
 			return Answered(false, c.saw("the log of %s speaks of no address of AWS that doesn't answer", short(c.ref))), []Ref{c.ref}
 		}

@@ -171,7 +171,7 @@ func poolNames(list []*probes.NodePool) string {
 	return strings.Join(names, ", ")
 }
 
-func captured(list []launchSaying, name string) string {
+func capturedIn(list []launchSaying, name string) string {
 	for _, s := range list {
 		if s.got[name] != "" {
 			return s.got[name]
@@ -222,7 +222,7 @@ var groupsOfOtherVPC = launchRule("nodeclass-groups-of-other-vpc", asksLast+"its
 		if len(words) > 0 {
 			evidence = append(evidence, c.saw("EC2NodeClass %s selects %s", c.name, strings.Join(words, "; ")))
 		}
-		vars["where"] = orDefault(strings.Join(words, "; "), orDefault(captured(says, "group")+" "+captured(says, "subnet"), "groups and subnets of two VPCs"))
+		vars["where"] = orDefault(strings.Join(words, "; "), orDefault(capturedIn(says, "group")+" "+capturedIn(says, "subnet"), "groups and subnets of two VPCs"))
 		var terms []string
 		for _, t := range c.class.Spec.SecurityGroupSelectorTerms {
 			terms = append(terms, termWords(t))
@@ -254,7 +254,7 @@ var profileInvalid = launchRule("nodeclass-instance-profile-invalid", asksLast+"
 
 var imageRefused = launchRule("nodeclass-image-unusable", asksLast+"its image does not exist or may not be used?", imageUnusable, nil,
 	func(_ *probes.Facts, c classCase, says []launchSaying) ([]Ref, map[string]string, []Evidence) {
-		image := orDefault(captured(says, "image"), captured(says, "image2"))
+		image := orDefault(capturedIn(says, "image"), capturedIn(says, "image2"))
 		return nil, map[string]string{"image": orDefault(image, "its image")}, nil
 	})
 
@@ -281,7 +281,7 @@ func keySubject(c classCase) ([]Ref, map[string]string, []Evidence) {
 
 var quotaRule = launchRule("ec2-quota-reached", asksLast+"a quota of the account is used up?", quotaReached, []probes.Any{claims},
 	func(_ *probes.Facts, c classCase, says []launchSaying) ([]Ref, map[string]string, []Evidence) {
-		code := captured(says, "code")
+		code := capturedIn(says, "code")
 		quota := "Running On-Demand instances (L-1216C47A for standard families)"
 		if strings.Contains(strings.ToLower(code), "spot") {
 			quota = "All Spot Instance Requests (L-34B43A08 for standard families, L-3819A6DF for G and VT)"
