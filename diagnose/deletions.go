@@ -333,6 +333,19 @@ func draining(n *corev1.Node, events *probes.EventList, now time.Time) (Evidence
 	return Evidence{}, nil
 }
 
+// leftOn are the pods that an effect says must still leave.
+func leftOn(facts *probes.Facts, e *Finding) []*corev1.Pod {
+	if list, ok := e.Data.([]*corev1.Pod); ok {
+		return list
+	}
+	pods, err := probes.Pods.Of(facts)
+	if err != nil {
+		return nil
+	}
+	_, list := leaving(pods, e)
+	return list
+}
+
 func perBudget(facts *probes.Facts, effects []*Finding) []Suspect {
 	budgets, err := probes.DisruptionBudgets.Of(facts)
 	if err != nil {
@@ -341,7 +354,7 @@ func perBudget(facts *probes.Facts, effects []*Finding) []Suspect {
 	var list []Suspect
 	index := map[Ref]int{}
 	for _, e := range effects {
-		for _, h := range heldByBudget(e.Data.([]*corev1.Pod), budgets) {
+		for _, h := range heldByBudget(leftOn(facts, e), budgets) {
 			b := h.budget
 			r := Ref{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}
 			i, ok := index[r]
@@ -363,8 +376,8 @@ func perBudget(facts *probes.Facts, effects []*Finding) []Suspect {
 // budgetNeverAllows: all pods are healthy, and the budget wants them all.
 var budgetNeverAllows = &Rule{
 	ID:       "disruption-budget-never-allows",
-	Explains: []*Rule{drainBlocked},
-	Needs:    []probes.Any{probes.DisruptionBudgets},
+	Explains: []*Rule{drainBlocked, nodeNotRemoved},
+	Needs:    []probes.Any{probes.Pods, probes.DisruptionBudgets},
 	Suspects: perBudget,
 	Tests: []Test{{
 		Asks: "are all pods of the budget healthy, and does it want as many as there are?",
@@ -385,7 +398,7 @@ var budgetNeverAllows = &Rule{
 // budgetOfUnhealthyPods: the budget would allow it, were its pods healthy.
 var budgetOfUnhealthyPods = &Rule{
 	ID:       "disruption-budget-of-unhealthy-pods",
-	Explains: []*Rule{drainBlocked},
+	Explains: []*Rule{drainBlocked, nodeNotRemoved},
 	Needs:    []probes.Any{probes.Pods, probes.Workloads, probes.DisruptionBudgets},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)

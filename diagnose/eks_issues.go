@@ -18,7 +18,7 @@ type eksTrouble struct {
 
 // eksIssues: EKS says that a node group or an add-on has issues.
 var eksIssues = &Rule{
-	ID: "eks-reports-issues", Needs: []probes.Any{probes.NodeGroups, probes.Addons},
+	ID: "eks-reports-issues", Needs: []probes.Any{knownNodeGroups, knownAddons},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
 		var found []Suspect
 		add := func(ref Ref, document, status string, t eksTrouble) {
@@ -39,12 +39,12 @@ var eksIssues = &Rule{
 			s.Vars = map[string]string{"says": strings.Join(says, "; ")}
 			found = append(found, s)
 		}
-		if groups, err := probes.NodeGroups.Of(facts); err == nil {
+		if groups, err := knownNodeGroups.Of(facts); err == nil && groups != nil {
 			for i, g := range groups.All() {
 				add(Ref{Kind: "NodeGroup", Name: g.Name}, "aws/eks/describe-nodegroup", g.Status, eksTrouble{group: &groups.All()[i], issues: g.Health.Issues})
 			}
 		}
-		if addons, err := probes.Addons.Of(facts); err == nil {
+		if addons, err := knownAddons.Of(facts); err == nil && addons != nil {
 			for i, a := range addons.All() {
 				add(Ref{Kind: "Addon", Name: a.Name}, "aws/eks/describe-addon", a.Status, eksTrouble{addon: &addons.All()[i], issues: a.Health.Issues})
 			}
@@ -152,7 +152,7 @@ var launchWords = map[launchFault]string{
 // addonShort: an add-on's pods find no node that they may use.
 // Source: incident addon-degraded-tainted.
 var addonShort = &Rule{
-	ID: "addon-finds-no-node", Explains: []*Rule{eksIssues}, Needs: []probes.Any{probes.Nodes},
+	ID: "addon-finds-no-node", Explains: []*Rule{eksIssues, podPending}, Needs: []probes.Any{probes.Nodes, probes.Addons},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		nodes, err := probes.Nodes.Of(facts)
 		if err != nil {
@@ -169,6 +169,11 @@ var addonShort = &Rule{
 			for _, n := range nodes.All() {
 				for _, taint := range n.Spec.Taints {
 					taints = appendNew(taints, taint.ToString())
+				}
+			}
+			for _, other := range effects {
+				if other.Rule == podPending && other.Subject().Namespace == "kube-system" && other.Subject().Name == t.addon.Name {
+					s.Effects = append(s.Effects, other)
 				}
 			}
 			if nodes.Len() > 0 {

@@ -10,10 +10,14 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// knownInstances are the instances that were captured. A symptom looks at them
+// What was captured of instances, node groups and add-ons. A symptom looks at them
 // in every cluster, so that they are missing is no gap of its own: the rules
 // that need them to explain something say so.
-var knownInstances = whereCaptured(probes.Instances)
+var (
+	knownInstances  = whereCaptured(probes.Instances)
+	knownNodeGroups = whereCaptured(probes.NodeGroups)
+	knownAddons     = whereCaptured(probes.Addons)
+)
 
 func whereCaptured[T any](p *probes.Probe[*probes.AWSList[T]]) *probes.Probe[*probes.AWSList[T]] {
 	return &probes.Probe[*probes.AWSList[T]]{

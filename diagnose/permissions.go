@@ -152,7 +152,7 @@ var iamActionDenied = &Rule{
 
 // refusalHurts are the effects of a call that AWS refuses.
 var refusalHurts = []*Rule{
-	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing,
+	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing, networkNotReady,
 	claimNotBound, podCrashLooping, podNotReady, podNotStarting,
 }
 

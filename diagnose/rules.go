@@ -41,5 +41,8 @@ func Rules() []*Rule {
 		karpenterRules,
 		joinRules,
 		eksRules,
+		setupRules,
+		removalRules,
+		vanishRules,
 	)
 }
