@@ -28,6 +28,7 @@ func Rules() []*Rule {
 		rolloutRules,
 		claimRules,
 		serviceRules,
+		infrastructureRules,
 		dnsRules,
 		admissionRules,
 		permissionRules,
