@@ -31,6 +31,7 @@ func Rules() []*Rule {
 		infrastructureRules,
 		dnsRules,
 		admissionRules,
+		webhookPathRules,
 		permissionRules,
 		installRules,
 		externalSecretRules,
