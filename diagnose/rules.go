@@ -31,7 +31,6 @@ func Rules() []*Rule {
 		infrastructureRules,
 		dnsRules,
 		admissionRules,
-		webhookPathRules,
 		permissionRules,
 		installRules,
 		externalSecretRules,

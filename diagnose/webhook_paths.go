@@ -80,5 +80,3 @@ var webhookCutOff = admissionRule("webhook-unreachable-from-control-plane", "do 
 		}
 		return Answered(false, Saw("services", nil, "security groups and NetworkPolicies let the API server reach the pods behind %s/%s", svc.Namespace, svc.Name))
 	})
-
-var webhookPathRules = []*Rule{webhookCutOff}
