@@ -136,14 +136,14 @@ var objectFieldUnknown = refusedBy("object-field-unknown",
 	regexp.MustCompile(`(?:unknown field "(?P<field>[^"]+)"|\.(?P<field2>[\w.\[\]]+): field not declared in schema)`),
 	func(r setback, vars map[string]string) Ref {
 		vars["field"] = strings.TrimPrefix(cmp.Or(vars["field"], vars["field2"]), ".")
-		vars["advice"] = fieldAdvice(vars["field"], r.of.Kind+" "+r.text)
+		vars["advice"] = FieldAdvice(vars["field"], r.of.Kind+" "+r.text)
 		vars["where"] = cmp.Or(vars["object"], vars["installer"])
 		return r.of
 	}, nil, asSaid)
 
-// fieldAdvice is what is true of fields that people expect.
+// FieldAdvice is what is true of fields that people expect.
 // Sources: CRDs of Karpenter v0.32 to v1.15 and of Gateway API v0.8.1 to v1.6.1.
-func fieldAdvice(field, about string) string {
+func FieldAdvice(field, about string) string {
 	switch {
 	case strings.HasSuffix(field, "template.spec.tolerations"):
 		return " No version of the NodePool has tolerations: it has taints and startupTaints, which the pods tolerate."
@@ -154,6 +154,18 @@ func fieldAdvice(field, about string) string {
 	}
 	return ""
 }
+
+// objectInvalid: a field has a value that the schema doesn't allow, or a
+// needed one is missing.
+// Source: k8s.io/apimachinery pkg/util/validation/field/errors.go.
+var objectInvalid = refusedBy("object-invalid",
+	"does the API server refuse a value of the object?",
+	regexp.MustCompile(`is invalid: (?:\[)?(?P<field>[\w.\[\]/-]+): (?P<reason>(?:Required value|Invalid value|Unsupported value|Forbidden|Too long|Too many|Duplicate value|Not found)[^\n]*)`),
+	func(r setback, vars map[string]string) Ref {
+		vars["where"] = cmp.Or(vars["object"], vars["installer"])
+		vars["reason"] = clip(vars["reason"], 300)
+		return r.of
+	}, nil, asSaid)
 
 // namespaceMissing: something is to be made in a namespace that isn't there.
 var namespaceMissing = refusedBy("namespace-missing",
@@ -188,9 +200,9 @@ func (k kindWanted) group() string {
 
 func (k kindWanted) resource() string { return probes.ResourceOf(k.group()+"/v1", k.kind) }
 
-// builtInGroup reports whether Kubernetes itself serves a group.
+// BuiltInGroup reports whether Kubernetes itself serves a group.
 // Source: kubernetes docs reference/using-api ("API groups").
-func builtInGroup(group string) bool {
+func BuiltInGroup(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") && !slices.ContainsFunc([]string{"gateway.networking.k8s.io", "snapshot.storage.k8s.io", "autoscaling.x-k8s.io"}, func(g string) bool { return group == g })
 }
 
@@ -231,7 +243,7 @@ func kindRefused(subject func(kindWanted, *Finding) Ref) func(*probes.Facts, []*
 						Subjects: appendRef([]Ref{subject(k, e)}, e.Subject()), Effects: []*Finding{e}, Data: k, Found: []Evidence{r.from},
 						Vars: map[string]string{
 							"wanted": k.kind, "apiVersion": k.apiVersion, "crd": k.resource(), "installer": short(e.Subject()),
-							"install": whoInstalls(k.group()), "served": "", "says": clip(r.text, 420),
+							"install": WhoInstalls(k.group()), "served": "", "says": clip(r.text, 420),
 						},
 					})
 				}
@@ -276,7 +288,7 @@ var crdMissing = &Rule{
 		Asks: "is no CustomResourceDefinition installed for {wanted} of {apiVersion}?", Needs: []probes.Any{probes.Definitions},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			k := s.Data.(kindWanted)
-			if builtInGroup(k.group()) {
+			if BuiltInGroup(k.group()) {
 				return Answered(false) // Kubernetes' own: api-version-not-served
 			}
 			list, err := probes.Definitions.Of(facts)
@@ -301,7 +313,7 @@ var apiVersionNotServed = &Rule{
 		Asks: "is {wanted} served in other versions only than {apiVersion}?", Needs: []probes.Any{probes.Definitions, probes.Nodes},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			k := s.Data.(kindWanted)
-			if builtInGroup(k.group()) {
+			if BuiltInGroup(k.group()) {
 				now, removed := removedVersions[k.apiVersion+" "+k.kind]
 				if !removed {
 					return Answered(false)
@@ -323,6 +335,13 @@ var apiVersionNotServed = &Rule{
 			return Answered(true, append(s.Found, sawDefinition(d))...).With("served", k.group()+"/"+strings.Join(servedVersions(d), ", "))
 		},
 	}},
+}
+
+// RemovedVersion says as what a kind of Kubernetes' own is served that is no
+// longer served in a version, and since when; empty if it isn't known to be gone.
+func RemovedVersion(apiVersion, kind string) (as, since string) {
+	r := removedVersions[apiVersion+" "+kind]
+	return r.as, r.since
 }
 
 // removedVersions are the versions of Kubernetes' own kinds that are gone.
@@ -351,9 +370,9 @@ var removedVersions = map[string]struct{ since, as string }{
 	"flowcontrol.apiserver.k8s.io/v1beta3 FlowSchema":                     {"1.32", "flowcontrol.apiserver.k8s.io/v1"},
 }
 
-// whoInstalls says how the kinds of a group get into a cluster.
+// WhoInstalls says how the kinds of a group get into a cluster.
 // Sources: the installation guides of each project.
-func whoInstalls(group string) string {
+func WhoInstalls(group string) string {
 	for _, k := range []struct{ suffix, how string }{
 		{"gateway.networking.k8s.io", "kubectl apply --server-side -f https://github.com/kubernetes-sigs/gateway-api/releases/download/VERSION/standard-install.yaml (neither Istio nor EKS brings them)"},
 		{"istio.io", "helm upgrade --install istio-base istio/base -n istio-system --create-namespace"},
@@ -458,6 +477,6 @@ var argocdVersionSkew = &Rule{
 }
 
 var installRules = slices.Concat(installSymptoms, []*Rule{
-	helmReleaseStuck, istioPlatformRefused, lokiBucketNamesMissing, chartValuesRefused, objectFieldUnknown, namespaceMissing,
+	helmReleaseStuck, istioPlatformRefused, lokiBucketNamesMissing, chartValuesRefused, objectFieldUnknown, objectInvalid, namespaceMissing,
 	crdMissing, apiVersionNotServed, argocdRevisionMissing, argocdPathMissing, argocdVersionSkew,
 })
