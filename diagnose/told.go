@@ -12,7 +12,7 @@ func Told(k *knowledge.Knowledge, rule string, subjects []Ref, vars map[string]s
 	f := &Finding{Rule: &Rule{ID: rule}, Truth: Yes, Subjects: subjects, Vars: vars}
 	w := &walk{knowledge: k, findings: []*Finding{f}}
 	c := w.cause(newGraph(w.findings), f)
-	c.Evidence = facts
+	c.Evidence, c.Chain[0].Evidence = facts, facts
 	return c
 }
 

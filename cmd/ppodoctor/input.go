@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -33,14 +32,18 @@ func (in *input) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("snapshot", "demo", "kubeconfig")
 }
 
-func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, error) {
-	var overlays []fs.FS
-	if in.knowledge != "" {
-		if _, err := os.Stat(in.knowledge); err != nil {
-			return nil, nil, fmt.Errorf("reading knowledge: %w", err)
-		}
-		overlays = append(overlays, os.DirFS(in.knowledge))
+// know is the knowledge that comes with the program, with the overlay.
+func (in *input) know() (*knowledge.Knowledge, error) {
+	if in.knowledge == "" {
+		return knowledge.Embedded()
 	}
+	if _, err := os.Stat(in.knowledge); err != nil {
+		return nil, fmt.Errorf("reading knowledge: %w", err)
+	}
+	return knowledge.Load(os.DirFS(in.knowledge))
+}
+
+func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, error) {
 	if in.timeout > 0 {
 		ctx, cancel := context.WithTimeout(cmd.Context(), in.timeout)
 		cobra.OnFinalize(cancel)
@@ -55,11 +58,7 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 		// Every walk reads these; the server may answer while the knowledge loads.
 		go facts.Gather(cmd.Context(), probes.Pods, probes.Nodes, probes.ReplicaSets, probes.Deployments)
 	}
-	load := knowledge.Embedded
-	if len(overlays) > 0 {
-		load = func() (*knowledge.Knowledge, error) { return knowledge.Load(overlays...) }
-	}
-	k, err := load()
+	k, err := in.know()
 	if err != nil {
 		return nil, nil, err
 	}

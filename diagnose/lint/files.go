@@ -141,7 +141,11 @@ func read(name string, stdin io.Reader) ([]*document, []*probes.Gap, error) {
 }
 
 func documents(file string, data []byte) (docs []*document, gaps []*probes.Gap) {
-	gap := func(detail string) {
+	gap := func(err error) {
+		detail := err.Error()
+		if bytes.Contains(data, []byte("{{")) {
+			detail = "a template: lint what `helm template` makes of it"
+		}
 		gaps = append(gaps, &probes.Gap{Document: probes.Document{Path: file}, Reason: probes.Unreadable, Detail: detail})
 	}
 	decoder := yamlv3.NewDecoder(bytes.NewReader(data))
@@ -152,11 +156,7 @@ func documents(file string, data []byte) (docs []*document, gaps []*probes.Gap) 
 			return docs, gaps
 		}
 		if err != nil {
-			if strings.Contains(string(data), "{{") {
-				gap("a template: lint what `helm template` makes of it")
-			} else {
-				gap(err.Error())
-			}
+			gap(err)
 			return docs, gaps
 		}
 		if len(node.Content) == 0 || node.Content[0].Kind != yamlv3.MappingNode {
@@ -169,7 +169,7 @@ func documents(file string, data []byte) (docs []*document, gaps []*probes.Gap) 
 			err = yaml.Unmarshal(text, &d.object)
 		}
 		if err != nil {
-			gap(err.Error())
+			gap(err)
 			continue
 		}
 		if items, ok := d.object["items"].([]any); ok && strings.HasSuffix(d.text("kind"), "List") {

@@ -215,6 +215,11 @@ func (l *linter) builtIn(d *document) {
 		return
 	}
 	by := "the types of Kubernetes"
+	if as, since := diagnose.RemovedVersion(d.text("apiVersion"), d.text("kind")); as != "" {
+		l.fault(d, "apiVersion", "api-version-not-served", []probes.Ref{d.ref()}, map[string]string{"wanted": d.text("kind"), "apiVersion": d.text("apiVersion"), "served": as},
+			fmt.Sprintf("%s is of %s, which Kubernetes %s and later do not serve: refused", short(d.ref()), d.text("apiVersion"), since))
+		return
+	}
 	_, _, err = strictly.Decode(raw, nil, nil)
 	strict, _ := runtime.AsStrictDecodingError(err)
 	switch {
@@ -228,13 +233,7 @@ func (l *linter) builtIn(d *document) {
 		}
 		l.flaws(d, flaws, by)
 	case runtime.IsNotRegisteredError(err):
-		as, since := diagnose.RemovedVersion(d.text("apiVersion"), d.text("kind"))
-		if as == "" {
-			l.gap(&probes.Gap{Document: probes.Document{Path: probes.ResourceOf(d.text("apiVersion"), d.text("kind"))}, Reason: probes.NotCaptured, Detail: fmt.Sprintf("%s of %s is not a kind that the program knows", d.text("kind"), d.text("apiVersion"))})
-			return
-		}
-		l.fault(d, "apiVersion", "api-version-not-served", []probes.Ref{d.ref()}, map[string]string{"wanted": d.text("kind"), "apiVersion": d.text("apiVersion"), "served": as},
-			fmt.Sprintf("%s is of %s, which Kubernetes %s and later do not serve: refused", short(d.ref()), d.text("apiVersion"), since))
+		l.gap(&probes.Gap{Document: probes.Document{Path: probes.ResourceOf(d.text("apiVersion"), d.text("kind"))}, Reason: probes.NotCaptured, Detail: fmt.Sprintf("%s of %s is not a kind that the program knows", d.text("kind"), d.text("apiVersion"))})
 	default:
 		f := flaw{path: "", says: err.Error()}
 		if m := typedField.FindStringSubmatch(err.Error()); m != nil {

@@ -3,6 +3,7 @@ package lint
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -246,7 +247,8 @@ func (l *linter) grafanaOf(ctx context.Context, src probes.Source) {
 		if slices.ContainsFunc(l.docs, func(d *document) bool { return d.manifest() && d.ref() == where }) {
 			continue // the files bring it anew
 		}
-		for _, text := range m.Data {
+		for _, key := range slices.Sorted(maps.Keys(m.Data)) {
+			text := m.Data[key]
 			var file map[string]any
 			if yaml.Unmarshal([]byte(text), &file) == nil {
 				l.defaultsIn(nil, "", where, file["datasources"])

@@ -34,6 +34,9 @@ func about(d *diagnose.Diagnosis) []string {
 	if d.Focus != nil {
 		parts = append(parts, d.Focus.String())
 	}
+	if d.At.IsZero() {
+		return parts // files have no clock
+	}
 	return append(parts, d.At.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
