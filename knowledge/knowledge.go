@@ -18,14 +18,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed rules/*.yaml signatures.yaml permissions.yaml
+//go:embed rules/*.yaml signatures.yaml permissions.yaml components.yaml
 var embedded embed.FS
 
 // Knowledge is everything that was loaded.
 type Knowledge struct {
-	Rules       map[string]*Entry // by rule ID
-	Signatures  *Signatures       // of log entries
-	Permissions []*Component      // what components ask of AWS, in the order of the file
+	Rules         map[string]*Entry // by rule ID
+	Signatures    *Signatures       // of log entries
+	Permissions   []*Component      // what components ask of AWS, in the order of the file
+	Installations []*Installation   // what components need before they are installed, in the order of the file
 }
 
 // An Entry is the texts of one rule. Texts may hold {placeholders}, filled
@@ -86,6 +87,9 @@ func Load(overlays ...fs.FS) (*Knowledge, error) {
 
 func (k *Knowledge) add(fsys fs.FS) error {
 	if err := k.addPermissions(fsys); err != nil {
+		return err
+	}
+	if err := k.addInstallations(fsys); err != nil {
 		return err
 	}
 	files, err := fs.Glob(fsys, "rules/*.yaml")

@@ -24,7 +24,7 @@ what it ruled out, and what it could not see. It reads; it never changes.`,
 		SilenceErrors: true,
 	}
 	root.AddCommand(newScan(), newExplain(), newSnapshot(), newPath(), newCan(), newPermissions(), newDiff(), newRules(), newSchema(), newMan(), newVersion())
-	root.AddCommand(newLint())
+	root.AddCommand(newLint(), newPreflight())
 	return root
 }
 
