@@ -118,7 +118,7 @@ func (p *preflight) decide(ok bool, need, says, remedy string) {
 // cantTell adds a line for what can't be seen, with what would settle it.
 func (p *preflight) cantTell(need string, err error) {
 	n := Need{Component: p.of.ID, Need: need, State: NeedUnknown, Says: err.Error()}
-	if gaps := gapsIn(err); len(gaps) > 0 {
+	if gaps := probes.GapsIn(err); len(gaps) > 0 {
 		n.Says, n.Settles = fmt.Sprintf("%s: %s", gaps[0].Document.Path, cmp.Or(gaps[0].Detail, string(gaps[0].Reason))), gaps[0].Document.Command()
 	}
 	p.Lines = append(p.Lines, n)
