@@ -31,7 +31,7 @@ var Releases = &Probe[[]*Release]{
 		var releases []*Release
 		for secret, err := range Items[Secret](ctx, src, HelmReleases) {
 			var gap *Gap
-			if errors.As(err, &gap) && gap.Reason == NotCaptured {
+			if errors.As(err, &gap) && gap.Reason == NotCaptured && gap.Detail == notHeld {
 				// Few captures hold Secrets, and whether Helm is in use is not
 				// known: what failed is then told by what it should have made.
 				return nil, nil

@@ -300,13 +300,16 @@ func (s *Snapshot) NotInstalled(resource string) bool {
 
 const crdResource = "customresourcedefinitions.apiextensions.k8s.io"
 
+// notHeld is said of what a snapshot just doesn't hold, without a word why.
+const notHeld = "the snapshot does not hold it"
+
 func (s *Snapshot) missing(doc Document) *Gap {
 	for _, n := range s.Meta.NotCaptured {
 		if doc.Path == n.What || strings.HasPrefix(doc.Path, n.What+"/") || !doc.IsAWS() && namesResource(n.What, doc.Path) {
 			return n.gap(doc)
 		}
 	}
-	return gapf(doc, NotCaptured, "the snapshot does not hold it")
+	return gapf(doc, NotCaptured, notHeld)
 }
 
 func concat[T any](parts []T, raw func(T) []byte) io.ReadCloser {
