@@ -66,15 +66,10 @@ func (w *walk) conclude(ctx context.Context) *Diagnosis {
 	return d
 }
 
-// fingerprint names a rule and its subjects in a few characters. Pod names
-// change with each roll-out, so a symptom is known by its workload alone.
-func fingerprint(rule string, subjects ...Ref) string {
-	names := make([]string, len(subjects))
-	for i, s := range subjects {
-		names[i] = s.String()
-	}
-	slices.Sort(names)
-	sum := sha256.Sum256([]byte(rule + "\n" + strings.Join(slices.Compact(names), "\n")))
+// fingerprint names a rule and the object at fault in a few characters. Other
+// subjects come and go with each re-scan (pods above all) and are left out.
+func fingerprint(rule string, subject Ref) string {
+	sum := sha256.Sum256([]byte(rule + "\n" + subject.String()))
 	return hex.EncodeToString(sum[:6])
 }
 
@@ -123,7 +118,7 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 	e, v := w.entry(f.Rule), vars(f, len(symptoms))
 	fill := func(s string) string { return strings.TrimSpace(knowledge.Fill(s, v)) }
 	c := Cause{
-		Rule: f.Rule.ID, Fingerprint: fingerprint(f.Rule.ID, f.Subjects...),
+		Rule: f.Rule.ID, Fingerprint: fingerprint(f.Rule.ID, f.Subject()),
 		Title: fill(e.Title), Summary: fill(e.Summary), Because: fill(e.Because),
 		Subject: f.Subject(), Subjects: f.Subjects, Effects: []Ref{},
 		Evidence: factsOf(f.Evidence()), RuledOut: w.ruledOut(g, f), Remedies: []Remedy{}, Verify: []Verify{},
@@ -262,7 +257,7 @@ func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symp
 		}
 		for _, c := range confirmed {
 			if slices.Contains(g.below(c), f) {
-				s.ExplainedBy = append(s.ExplainedBy, fingerprint(c.Rule.ID, c.Subjects...))
+				s.ExplainedBy = append(s.ExplainedBy, fingerprint(c.Rule.ID, c.Subject()))
 			}
 		}
 		if len(s.ExplainedBy) == 0 {

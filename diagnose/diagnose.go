@@ -111,9 +111,50 @@ func (w *walk) judge(ctx context.Context, layer []*Rule) {
 	for _, c := range due {
 		for _, s := range c.rule.Suspects(w.facts.Only(probes.Closure(c.rule.Needs...)...), c.effects) {
 			f := w.question(ctx, c.rule, s)
+			if same := w.sameFault(f); same != nil {
+				same.merge(f)
+				continue
+			}
 			w.judged[c.rule] = append(w.judged[c.rule], f)
 			w.findings = append(w.findings, f)
 		}
+	}
+}
+
+// sameFault is an earlier finding of the same fault in the same object: a node
+// that is lost is one cause, whatever each of its pods suffers.
+func (w *walk) sameFault(f *Finding) *Finding {
+	if f.Rule.symptom() || f.Rule.Intermediate {
+		return nil
+	}
+	for _, o := range w.judged[f.Rule] {
+		if o.Subject() == f.Subject() && o.Truth == f.Truth {
+			return o
+		}
+	}
+	return nil
+}
+
+// merge takes over what another finding of the same fault found.
+func (f *Finding) merge(o *Finding) {
+	for _, e := range o.Effects {
+		f.Effects = appendOnce(f.Effects, e)
+	}
+	for _, s := range o.Subjects {
+		if !slices.Contains(f.Subjects, s) {
+			f.Subjects = append(f.Subjects, s)
+		}
+	}
+	f.Found = append(f.Found, o.Found...)
+	for i, a := range o.Answers {
+		if i < len(f.Answers) {
+			f.Answers[i].Evidence = append(f.Answers[i].Evidence, a.Evidence...)
+			f.Answers[i].Gaps = append(f.Answers[i].Gaps, a.Gaps...)
+		}
+	}
+	f.Count += o.Count
+	if o.Since != nil && (f.Since == nil || o.Since.Before(*f.Since)) {
+		f.Since = o.Since
 	}
 }
 

@@ -34,7 +34,7 @@ func newGraph(findings []*Finding) *graph {
 // symptoms. Workloads that wait for each other don't explain each other.
 func (g *graph) cascade() {
 	for _, f := range g.findings {
-		if _, ok := f.Data.(notReadyPods); !ok || f.Truth == No {
+		if !f.Rule.Relay || f.Truth == No {
 			continue
 		}
 		for _, s := range g.findings {
@@ -89,12 +89,16 @@ func (g *graph) standing(f *Finding) standing {
 		return isNothing // a link of the chain of something deeper
 	case f.Rule.LastResort && g.betterExplained(f):
 		return isNothing
+	case f.Rule.LastResort && g.betterSuspected(f):
+		return isSuspected
 	case f.Truth == Yes && !f.Rule.Intermediate && g.hasCertainEffect(f):
 		return isCause
 	case f.Rule.Intermediate && (f.Truth == Unknown || g.explainedBy(f, Unknown)):
 		return isNothing // what may be behind it is suspected in its place
 	case f.Rule.Intermediate && slices.ContainsFunc(g.causedBy[f], func(c *Finding) bool { return c.Truth == Yes }):
 		return isNothing // the walk came further
+	case f.Truth == Unknown && !g.hasCertainEffect(f):
+		return isNothing // neither the fault nor what it would explain is certain
 	case g.effectsExplained(f):
 		return isNothing // all that it could explain has a confirmed cause
 	}
@@ -105,6 +109,16 @@ func (g *graph) standing(f *Finding) standing {
 // that is none: such a cause knows more.
 func (g *graph) betterExplained(f *Finding) bool {
 	return !slices.ContainsFunc(f.Effects, func(e *Finding) bool { return !g.explainedWell(e) })
+}
+
+// betterSuspected reports whether something that knows more than a last resort
+// is still open for one of its effects.
+func (g *graph) betterSuspected(f *Finding) bool {
+	return slices.ContainsFunc(f.Effects, func(e *Finding) bool {
+		return slices.ContainsFunc(g.causedBy[e], func(c *Finding) bool {
+			return c.Truth == Unknown && !c.Rule.LastResort && !c.Rule.Intermediate && g.hasCertainEffect(c)
+		})
+	})
 }
 
 func (g *graph) explainedWell(e *Finding) bool {
@@ -139,6 +153,10 @@ func (g *graph) effectsExplained(f *Finding) bool {
 }
 
 func (g *graph) explained(e *Finding) bool {
+	if e.Truth == Unknown && len(e.Effects) > 0 {
+		// An uncertain link matters only as far as what it leads to is open.
+		return g.effectsExplained(e)
+	}
 	return slices.ContainsFunc(g.causedBy[e], func(c *Finding) bool {
 		if c.Truth != Yes {
 			return false

@@ -230,6 +230,7 @@ func scaledToZero(facts *probes.Facts, s *corev1.Service) []idle {
 // of their own.
 var dependencyNotReady = &Rule{
 	ID:         "dependency-not-ready",
+	Relay:      true,
 	Explains:   ailing,
 	LastResort: true,
 	Needs:      slices.Concat(directoryNeeds, settingNeeds, []probes.Any{probes.Logs, probes.Workloads}),

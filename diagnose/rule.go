@@ -26,7 +26,11 @@ type Rule struct {
 	// LastResort marks a fault that is a cause only of effects that no other
 	// confirmed cause explains: it knows less than the others.
 	LastResort bool
-	Needs      []probes.Any // the facts that Suspects reads
+	// Relay marks a fault that is only that its subject is in trouble ("the
+	// database is not ready"): where a symptom of that subject has a cause, the
+	// cause goes on through this.
+	Relay bool
+	Needs []probes.Any // the facts that Suspects reads
 	// Suspects says who may be at fault, for which of the effects. A symptom
 	// gets no effects; a latent rule may be called without any. It only
 	// proposes: what incriminates is the tests' business.

@@ -15,7 +15,7 @@ import (
 // backendNotReady: what is called has pods, and none of them is ready. Why is
 // for the rules about those pods to say: their causes are causes of this too.
 var backendNotReady = &Rule{
-	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable}, Intermediate: true,
+	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable}, Intermediate: true, Relay: true,
 	Needs: append(serviceFacts, templates...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		dir, err := callDirectory(facts)
@@ -47,7 +47,7 @@ var backendNotReady = &Rule{
 		}
 		var found []Suspect
 		for _, owner := range sortedRefs(hurt) {
-			found = append(found, Suspect{Subjects: []Ref{owner}, Effects: hurt[owner], Data: notReadyPods(behind[owner]), Vars: map[string]string{"pods": cmp.Or(podNames(behind[owner]), "none"), "backend": short(owner)}})
+			found = append(found, Suspect{Subjects: []Ref{owner}, Effects: hurt[owner], Data: behind[owner], Vars: map[string]string{"pods": cmp.Or(podNames(behind[owner]), "none"), "backend": short(owner)}})
 		}
 		return found
 	},
@@ -55,17 +55,13 @@ var backendNotReady = &Rule{
 		Asks: "Is none of the pods of {backend} ready?", Needs: []probes.Any{probes.Pods},
 		Run: func(_ *probes.Facts, s Suspect) Answer {
 			evidence := []Evidence{{Says: short(s.Subjects[0]) + " has no pod that is ready"}}
-			for _, p := range s.Data.(notReadyPods)[:min(len(s.Data.(notReadyPods)), maxExamples)] {
+			for _, p := range s.Data.([]*corev1.Pod)[:min(len(s.Data.([]*corev1.Pod)), maxExamples)] {
 				evidence = append(evidence, SawObject("pods", p.Namespace, p.Name, "pod %s/%s, which is called, is not ready (phase %s)", p.Namespace, p.Name, p.Status.Phase))
 			}
 			return Answered(true, evidence...)
 		},
 	}},
 }
-
-// notReadyPods is the Data of a finding that follows from the troubles of
-// other pods: what explains those explains it.
-type notReadyPods []*corev1.Pod
 
 // blockedByPolicy: NetworkPolicies stop what a client sends to a backend.
 var blockedByPolicy = &Rule{
