@@ -85,6 +85,10 @@ func eachAWS(ctx context.Context, src Source, doc Document, read func(map[string
 		if err == nil {
 			err = read(fields)
 		}
+		var gap *Gap
+		if errors.As(err, &gap) {
+			return gap
+		}
 		if err != nil {
 			return gapf(doc, Unreadable, "%v", err)
 		}

@@ -48,7 +48,7 @@ func simulation(c Call) Document {
 var Simulations = &Probe[[]Simulation]{
 	Name:  "simulations",
 	About: "what IAM's policy simulator says of the roles in question",
-	Reads: []Permission{{Action: "iam:SimulatePrincipalPolicy"}},
+	Reads: []Permission{{Action: "iam:SimulatePrincipalPolicy"}, {Action: "iam:GetRole"}},
 	Gather: func(ctx context.Context, src Source, known *Facts) ([]Simulation, error) {
 		// A snapshot has those that were captured; a running cluster simulates
 		// only what is asked for.

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type RoleList struct {
 	profiles map[string][]string // role names by instance profile
 	accounts map[string]bool     // whose roles were all listed
 	absent   map[string]bool     // names that IAM said don't exist
+	denied   map[string]*Gap     // roles that could not be read
+	reader   string              // the account in which it said so; empty: not told
 	gap      *Gap                // what would show a role that isn't here
 	listing  *Gap                // why the account's listing isn't here; nil: it is
 }
@@ -45,14 +48,14 @@ var Roles = &Probe[*RoleList]{
 	About: "IAM roles with their trust policy, policies, permissions boundary and instance profiles",
 	Reads: []Permission{
 		{Action: "iam:GetRole"}, {Action: "iam:ListAttachedRolePolicies"}, {Action: "iam:ListRolePolicies"}, {Action: "iam:GetRolePolicy"},
-		{Action: "iam:GetPolicy"}, {Action: "iam:GetPolicyVersion"}, {Action: "iam:GetInstanceProfile"}, {Action: "iam:GetAccountAuthorizationDetails"},
+		{Action: "iam:GetPolicy"}, {Action: "iam:GetPolicyVersion"},
 	},
 	After: []Any{ServiceAccounts, EC2NodeClasses, PodIdentityAssociations},
 	Gather: func(ctx context.Context, src Source, known *Facts) (*RoleList, error) {
 		only := rolesInQuestion(known)
 		l := &RoleList{
 			roles: map[string]*Role{}, managed: map[string]iampolicy.Policy{}, profiles: map[string][]string{},
-			accounts: map[string]bool{}, absent: map[string]bool{},
+			accounts: map[string]bool{}, absent: map[string]bool{}, denied: map[string]*Gap{},
 		}
 		seen := false
 		for _, command := range []string{
@@ -185,8 +188,11 @@ func (l *RoleList) add(doc Document, fields map[string]json.RawMessage) error {
 			Document         json.RawMessage
 			IsDefaultVersion *bool
 		}
-		FileName string
-		Policies []struct {
+		FileName  string
+		PolicyArn string // of PolicyVersion, where it was read from a running cluster
+		Account   string // of who reads
+		Error     string // what the CLI says in place of the role
+		Policies  []struct {
 			Arn, PolicyName, DefaultVersionId string
 			PolicyVersionList                 []struct {
 				VersionId        string
@@ -201,6 +207,10 @@ func (l *RoleList) add(doc Document, fields map[string]json.RawMessage) error {
 	}
 	if err != nil {
 		return err
+	}
+	if d.Error != "" && d.RoleName != "" {
+		l.refused(doc, d.RoleName, d.Account, d.Error)
+		return nil
 	}
 	all := slices.Concat(d.Roles, d.RoleDetailList)
 	if len(all) > 0 && !d.IsTruncated {
@@ -229,9 +239,13 @@ func (l *RoleList) add(doc Document, fields map[string]json.RawMessage) error {
 	}
 	if v := d.PolicyVersion; v != nil && (v.IsDefaultVersion == nil || *v.IsDefaultVersion) {
 		// Which policy it is of, only the names of its file and folder say.
-		p, err := iampolicy.Parse(d.FileName, v.Document)
+		p, err := iampolicy.Parse(cmp.Or(RoleName(d.PolicyArn), d.FileName), v.Document)
 		if err != nil {
 			return err
+		}
+		if d.PolicyArn != "" {
+			l.managed[d.PolicyArn] = p
+			return nil
 		}
 		l.managed["file:"+d.RoleName+"/"+d.FileName] = p
 	}
@@ -253,6 +267,19 @@ func (l *RoleList) add(doc Document, fields map[string]json.RawMessage) error {
 		l.hold(p)
 	}
 	return nil
+}
+
+// refused notes that a role could not be read, in the words of the AWS CLI.
+func (l *RoleList) refused(doc Document, role, account, says string) {
+	if strings.Contains(says, "NoSuchEntity") {
+		l.absent[role], l.reader = true, account
+		return
+	}
+	reason := Unreadable
+	if strings.Contains(says, "AccessDenied") {
+		reason = Forbidden
+	}
+	l.denied[role] = gapf(Document{Path: doc.Path, Only: []string{role}}, reason, "%s", says)
 }
 
 func (l *RoleList) hold(p instanceProfile) {
@@ -296,7 +323,7 @@ func (r *Role) keep(doc Document, name string, raw json.RawMessage) {
 
 func (l *RoleList) describe(doc Document, d iamRole, detailed bool) {
 	r := l.role(d.RoleName)
-	r.described = true
+	r.described = r.described || doc.Path != "aws/iam/list-roles" // which leaves the boundary out
 	r.ARN, r.Path = d.Arn, d.Path
 	if d.PermissionsBoundary.PermissionsBoundaryArn != "" {
 		r.BoundaryARN = d.PermissionsBoundary.PermissionsBoundaryArn
@@ -416,10 +443,13 @@ func (l *RoleList) Get(nameOrARN string) (*Role, error) {
 	switch {
 	case r != nil && account(r.ARN) == in: // same name, other path
 		return nil, nil
-	case l.absent[name]:
+	case l.absent[name] && (!isARN || l.reader == "" || l.reader == in):
 		return nil, nil
 	case isARN && l.accounts[in], !isARN && len(l.accounts) > 0:
 		return nil, nil
+	}
+	if denied := l.denied[name]; denied != nil {
+		return nil, denied
 	}
 	gap := *l.gap
 	gap.Document = Document{Path: "aws/iam/get-role", Only: []string{name}}

@@ -23,7 +23,7 @@ var SecurityGroupRules = described("ec2/describe-security-group-rules", "Securit
 var PrefixLists = &Probe[*AWSList[network.PrefixList]]{
 	Name:  "prefix-lists",
 	About: "prefix lists with the address blocks in them",
-	Reads: []Permission{{Action: "ec2:DescribePrefixLists"}, {Action: "ec2:DescribeManagedPrefixLists"}},
+	Reads: []Permission{{Action: "ec2:DescribePrefixLists"}, {Action: "ec2:DescribeManagedPrefixLists"}, {Action: "ec2:GetManagedPrefixListEntries"}},
 	Gather: func(ctx context.Context, src Source, _ *Facts) (*AWSList[network.PrefixList], error) {
 		var lists []network.PrefixList
 		read := func(fields map[string]json.RawMessage) error {

@@ -25,6 +25,8 @@ type cluster struct {
 	selector string
 	timeout  time.Duration
 	noAWS    bool
+	profile  string
+	region   string
 	noHelm   bool
 }
 
@@ -43,6 +45,8 @@ func (c *cluster) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&c.selector, "selector", "l", "", "only what is wrong with the pods that have these labels")
 	cmd.Flags().DurationVar(&c.timeout, "timeout", time.Minute, "after this, report with what was read by then; 0 waits for all")
 	cmd.Flags().BoolVar(&c.noAWS, "no-aws", false, "don't read from AWS")
+	cmd.Flags().StringVar(&c.profile, "profile", "", "the AWS profile to read with (default: the kubeconfig's, else the AWS CLI's)")
+	cmd.Flags().StringVar(&c.region, "region", "", "the AWS region of the cluster (default: what kubeconfig and nodes tell, else the AWS CLI's)")
 	cmd.Flags().BoolVar(&c.noHelm, "no-helm", false, "don't read the Secrets in which Helm keeps its releases")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 }
@@ -77,10 +81,7 @@ func (c *cluster) connect(ctx context.Context) (*live.Cluster, error) {
 	if err != nil {
 		return nil, live.ExplainConfig(err)
 	}
-	options := live.Options{NoHelm: c.noHelm, Namespace: c.namespace(), NoAWS: "AWS was not read"}
-	if c.noAWS {
-		options.NoAWS = "--no-aws: AWS was not read"
-	}
+	options := live.Options{NoHelm: c.noHelm, Namespace: c.namespace(), NoAWS: "--no-aws: AWS was not read"}
 	if stderr := os.Stderr; isTerminal(stderr) {
 		options.Progress = newProgress(stderr).tell
 	}
@@ -95,6 +96,10 @@ func (c *cluster) connect(ctx context.Context) (*live.Cluster, error) {
 	cluster, err := live.NewCluster(config, options)
 	if err != nil {
 		return nil, err
+	}
+	if !c.noAWS {
+		where := live.AWSOptions{Profile: c.profile, Region: c.region, Nodes: cluster}
+		cluster.AWS = live.NewAWS(where.Or(live.Hints(options.Name, config.Host, config.ExecProvider)))
 	}
 	if err := cluster.Contact(ctx); err != nil {
 		return nil, err

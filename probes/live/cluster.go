@@ -112,16 +112,14 @@ func (c *Cluster) Open(ctx context.Context, doc probes.Document) (io.ReadCloser,
 // It is false as long as the server was not asked.
 func (c *Cluster) NotInstalled(resource string) bool { return c.kinds.absent(resource) }
 
-// ClusterMeta is what is known of the cluster itself.
+// ClusterMeta is what is known of the cluster itself, and who reads AWS.
 func (c *Cluster) ClusterMeta() probes.SnapshotMeta {
-	meta := probes.SnapshotMeta{KubernetesVersion: c.version}
-	// arn:aws:eks:REGION:ACCOUNT:cluster/NAME, as `aws eks update-kubeconfig`
-	// writes it; NAME.REGION.eksctl.io, as eksctl does.
-	if parts := strings.SplitN(c.Name, ":", 6); len(parts) == 6 && parts[2] == "eks" {
-		meta.Region, meta.Account, meta.Cluster = parts[3], parts[4], strings.TrimPrefix(parts[5], "cluster/")
-	} else if name, ok := strings.CutSuffix(c.Name, ".eksctl.io"); ok {
-		meta.Cluster, meta.Region, _ = strings.Cut(name, ".")
+	at := Hints(c.Name, c.base.String(), nil)
+	meta := probes.SnapshotMeta{Cluster: at.Cluster, Region: at.Region, Account: at.Account}
+	if cloud, ok := c.AWS.(interface{ ClusterMeta() probes.SnapshotMeta }); ok {
+		meta = cloud.ClusterMeta()
 	}
+	meta.KubernetesVersion = c.version
 	return meta
 }
 
