@@ -61,6 +61,9 @@ var Simulations = &Probe[[]Simulation]{
 		for _, doc := range docs {
 			err := eachAWS(ctx, src, doc, func(fields map[string]json.RawMessage) error {
 				var results []evaluationResult
+				if fields["EvaluationResults"] == nil {
+					return nil // nothing was asked
+				}
 				if err := json.Unmarshal(fields["EvaluationResults"], &results); err != nil {
 					return err
 				}

@@ -48,7 +48,7 @@ var Roles = &Probe[*RoleList]{
 	About: "IAM roles with their trust policy, policies, permissions boundary and instance profiles",
 	Reads: []Permission{
 		{Action: "iam:GetRole"}, {Action: "iam:ListAttachedRolePolicies"}, {Action: "iam:ListRolePolicies"}, {Action: "iam:GetRolePolicy"},
-		{Action: "iam:GetPolicy"}, {Action: "iam:GetPolicyVersion"},
+		{Action: "iam:GetPolicy"}, {Action: "iam:GetPolicyVersion"}, {Action: "iam:ListRoles"},
 	},
 	After: []Any{ServiceAccounts, EC2NodeClasses, PodIdentityAssociations},
 	Gather: func(ctx context.Context, src Source, known *Facts) (*RoleList, error) {
@@ -84,8 +84,11 @@ var Roles = &Probe[*RoleList]{
 				l.gap = gap
 			}
 		}
+		if l.listing != nil && l.listing.Reason == NotCaptured && l.gap != nil && l.gap.Reason == Forbidden {
+			l.listing = nil // whoever captured asked for single roles
+		}
 		if !seen {
-			return nil, errors.Join(l.gap, l.listing)
+			return nil, joined(l.gap, l.listing)
 		}
 		if l.gap == nil {
 			l.gap = gapf(Document{Path: "aws/iam/get-role"}, NotCaptured, "the role is not in it")
@@ -93,6 +96,17 @@ var Roles = &Probe[*RoleList]{
 		l.settle()
 		return l, nil
 	},
+}
+
+// joined is an error of those gaps that there are.
+func joined(gaps ...*Gap) error {
+	var all error
+	for _, g := range gaps {
+		if g != nil {
+			all = errors.Join(all, g)
+		}
+	}
+	return all
 }
 
 // rolesInQuestion are the names of roles that something in the cluster names.
@@ -459,7 +473,7 @@ func (l *RoleList) Get(nameOrARN string) (*Role, error) {
 	}
 	gap.Detail = fmt.Sprintf("role %s was not captured", name)
 	if l.listing != nil {
-		return nil, errors.Join(&gap, l.listing)
+		return nil, joined(&gap, l.listing)
 	}
 	return nil, &gap
 }

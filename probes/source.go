@@ -113,7 +113,7 @@ func (d Document) Grant() string {
 				action.WriteString(strings.ToUpper(word[:1]) + word[1:])
 			}
 		}
-		return service + ":" + action.String()
+		return service + ":" + strings.Replace(action.String(), "OpenIdConnect", "OpenIDConnect", 1) // the one that is irregular
 	}
 	if strings.HasPrefix(d.Path, "logs/") {
 		return "get pods/log"

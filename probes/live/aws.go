@@ -162,6 +162,11 @@ func awsGap(ctx context.Context, doc probes.Document, err error) error {
 	return g
 }
 
+func isRefusal(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && refused[api.ErrorCode()]
+}
+
 // isCode is whether AWS answered with that error code.
 func isCode(err error, code string) bool {
 	var api smithy.APIError
@@ -227,7 +232,7 @@ var awsReads = map[string]awsRead{
 	"iam/get-policy-version":                readManagedPolicies,
 	"iam/get-instance-profile":              readNothing,
 	"iam/list-instance-profiles":            readNothing,
-	"iam/list-roles":                        readNothing,
+	"iam/list-roles":                        readTrusts,
 	"iam/get-account-authorization-details": readNothing,
 	"iam/list-open-id-connect-providers":    readOIDCProviders,
 	"iam/simulate-principal-policy":         readSimulation,

@@ -64,7 +64,7 @@ var userKeys = []string{"Tags", "Labels", "Overrides"}
 
 // mayBeEmpty are members whose empty text says something; any other is a value
 // of an enumeration that is not set.
-var mayBeEmpty = []string{"Value", "Description", "Key"}
+var mayBeEmpty = []string{"Value", "Description", "Key", "GroupName", "PublicDnsName", "StateTransitionReason"}
 
 func prune(tree any, change func(string, any) (string, any)) any {
 	switch t := tree.(type) {

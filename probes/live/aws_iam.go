@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 
@@ -125,6 +126,27 @@ func readRoles(ctx context.Context, s *awsSession, only []string, emit func(any)
 		}
 		emit(map[string]any{"Role": printedIAM(r)})
 	})
+}
+
+// readTrusts reads the account's roles, and keeps those that pods can have by
+// their trust policy, and those that are asked for. The list says that it is
+// not whole.
+func readTrusts(ctx context.Context, s *awsSession, only []string, emit func(any)) error {
+	kept := []iamtypes.Role{}
+	in := &iam.ListRolesInput{MaxItems: aws.Int32(1000)}
+	err := eachPage(ctx, iam.NewListRolesPaginator(s.iam, in), func(out *iam.ListRolesOutput) {
+		for _, r := range out.Roles {
+			trust := str(r.AssumeRolePolicyDocument)
+			if strings.Contains(trust, "oidc-provider") || strings.Contains(trust, "pods.eks.amazonaws.com") ||
+				slices.ContainsFunc(only, func(name string) bool { return probes.RoleName(name) == str(r.RoleName) }) {
+				kept = append(kept, r)
+			}
+		}
+	})
+	if err == nil {
+		emit(map[string]any{"Roles": printedIAM(kept), "IsTruncated": true})
+	}
+	return err
 }
 
 func readAttachedPolicies(ctx context.Context, s *awsSession, only []string, emit func(any)) error {

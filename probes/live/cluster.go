@@ -114,7 +114,7 @@ func (c *Cluster) NotInstalled(resource string) bool { return c.kinds.absent(res
 
 // ClusterMeta is what is known of the cluster itself, and who reads AWS.
 func (c *Cluster) ClusterMeta() probes.SnapshotMeta {
-	at := Hints(c.Name, c.base.String(), nil)
+	at := Hints(c.Name, "", nil)
 	meta := probes.SnapshotMeta{Cluster: at.Cluster, Region: at.Region, Account: at.Account}
 	if cloud, ok := c.AWS.(interface{ ClusterMeta() probes.SnapshotMeta }); ok {
 		meta = cloud.ClusterMeta()
