@@ -30,6 +30,9 @@ type onWire struct {
 
 func (s onWire) Open(ctx context.Context, doc probes.Document) (io.ReadCloser, error) {
 	if doc.IsAWS() {
+		if awsReads[strings.TrimPrefix(doc.Path, "aws/")] == nil {
+			panic(doc.Path + " has no reader in awsReads")
+		}
 		return s.aws.Open(ctx, doc)
 	}
 	return s.Snapshot.Open(ctx, doc)
@@ -105,6 +108,12 @@ func TestOverTheWire(t *testing.T) {
 	if err != nil || len(scenarios) < 20 {
 		t.Fatalf("%d scenarios: %v", len(scenarios), err)
 	}
+	declared := map[string]bool{}
+	for _, p := range diagnose.Probes(diagnose.Rules()) {
+		for _, right := range p.Permissions() {
+			declared[right.Action] = true
+		}
+	}
 	for _, path := range scenarios {
 		name := filepath.Base(filepath.Dir(path))
 		if !*everyScenario && !slices.Contains(overTheWire, name) {
@@ -116,6 +125,11 @@ func TestOverTheWire(t *testing.T) {
 			w.pageSize = 2
 			recorder := probes.NewRecorder(onWire{s, NewAWS(wireOptions(s))}, probes.NewRedactor([]byte("test")), t.TempDir())
 			live := diagnosed(t, recorder)
+			for action := range w.calls {
+				if action != "sts:GetCallerIdentity" && !declared[action] { // nobody needs a right for that one
+					t.Errorf("%s was called, but no probe declares it: the policy of `permissions --for iam` would not do", action)
+				}
+			}
 			want := sameFaults(t, diagnosed(t, s))
 			if got := sameFaults(t, live); got != want {
 				t.Errorf("through the wire it is diagnosed differently (-files +wire):\n%s", cmp.Diff(want, got))
