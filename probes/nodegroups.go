@@ -84,7 +84,7 @@ func describedOne[T any](path, key, name, about string, id func(*T) string) *Pro
 	return &Probe[*AWSList[T]]{
 		Name:  name,
 		About: about,
-		Reads: []Permission{{Action: doc.Grant()}},
+		Reads: []Permission{{Action: strings.Replace(doc.Grant(), "Describe", "List", 1) + "s"}, {Action: doc.Grant()}}, // their names first
 		Gather: func(ctx context.Context, src Source, _ *Facts) (*AWSList[T], error) {
 			var all []T
 			err := eachAWS(ctx, src, doc, func(fields map[string]json.RawMessage) error {
