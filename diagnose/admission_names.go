@@ -101,8 +101,10 @@ var podSecurityRefuses = admissionRule("pod-security-refuses", "does the namespa
 		s.Vars["level"], s.Vars["says"] = string(levels.Enforce.Level), result.ForbiddenDetail()
 		ref := Ref{Kind: "Namespace", Name: ns.Name}
 		s.Subjects = append(s.Subjects, ref)
-		evidence := []Evidence{SawObject("namespaces", "", ns.Name, "namespace %s has the label %s=%s", ns.Name, api.EnforceLevelLabel, levels.Enforce.Level),
-			{Says: "the pods violate it: " + result.ForbiddenDetail(), Document: probes.Document{Path: creatorDocument(c.creator.Kind), Only: []string{c.creator.Namespace + "/" + c.creator.Name}}}}
+		evidence := []Evidence{
+			SawObject("namespaces", "", ns.Name, "namespace %s has the label %s=%s", ns.Name, api.EnforceLevelLabel, levels.Enforce.Level),
+			{Says: "the pods violate it: " + result.ForbiddenDetail(), Document: probes.Document{Path: creatorDocument(c.creator.Kind), Only: []string{c.creator.Namespace + "/" + c.creator.Name}}},
+		}
 		// Running pods that violate it too are older than the label.
 		pods, err := probes.Pods.Of(facts)
 		if err != nil {

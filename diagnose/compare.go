@@ -238,7 +238,7 @@ func ExercisedIn(ctx context.Context, facts *probes.Facts) Exercised {
 // nodesOf counts the nodes that an object makes or is; about is false for
 // objects that have none.
 func nodesOf(facts *probes.Facts, r Ref) (n int, about bool, err error) {
-	belongs := func(labels map[string]string) bool { return false }
+	var belongs func(labels map[string]string) bool
 	switch r.Kind {
 	case "Node":
 		nodes, err := probes.Nodes.Of(facts)

@@ -177,8 +177,7 @@ func perReference(kind string, keyed bool, subject func(owner, object Ref) []Ref
 	}
 }
 
-func theObject(owner, object Ref) []Ref   { return []Ref{object, owner} }
-func theWorkload(owner, object Ref) []Ref { return []Ref{owner, object} }
+func theObject(owner, object Ref) []Ref { return []Ref{object, owner} }
 
 // missing recognises what the kubelet says of objects that it can't find.
 // Source: kubernetes pkg/kubelet/kubelet_pods.go, pkg/volume/{configmap,secret,projected}.

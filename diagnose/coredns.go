@@ -278,9 +278,7 @@ var kubeProxyDown = &Rule{
 				evidence = append(evidence, SawObject("pods", p.Namespace, p.Name, "container %s %s", c.Name, stateWords(c)))
 			}
 			if logs, err := probes.Logs.Of(facts); err == nil {
-				for _, l := range lastWords(logs, p, 3) {
-					evidence = append(evidence, l)
-				}
+				evidence = append(evidence, lastWords(logs, p, 3)...)
 			}
 			return Answered(true, evidence...)
 		},

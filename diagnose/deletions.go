@@ -257,8 +257,10 @@ var drainBlocked = &Rule{
 			if len(left) == 0 {
 				continue
 			}
-			list = append(list, Suspect{Subjects: []Ref{{Kind: "Node", Name: n.Name}}, Count: 1, Since: at, Data: left, Found: []Evidence{why},
-				Vars: map[string]string{"node": n.Name, "pod": left[0].Name, "budget": "(not known)"}})
+			list = append(list, Suspect{
+				Subjects: []Ref{{Kind: "Node", Name: n.Name}}, Count: 1, Since: at, Data: left, Found: []Evidence{why},
+				Vars: map[string]string{"node": n.Name, "pod": left[0].Name, "budget": "(not known)"},
+			})
 		}
 		return list
 	},
@@ -361,8 +363,10 @@ func perBudget(facts *probes.Facts, effects []*Finding) []Suspect {
 			if !ok {
 				i = len(list)
 				index[r] = i
-				list = append(list, Suspect{Subjects: []Ref{r}, Found: []Evidence{h.says()}, Data: b,
-					Vars: map[string]string{"pod": h.pod.Name, "budget": b.Name, "budgetNamespace": b.Namespace}})
+				list = append(list, Suspect{
+					Subjects: []Ref{r}, Found: []Evidence{h.says()}, Data: b,
+					Vars: map[string]string{"pod": h.pod.Name, "budget": b.Name, "budgetNamespace": b.Namespace},
+				})
 			}
 			if !slices.Contains(list[i].Effects, e) {
 				list[i].Effects = append(list[i].Effects, e)

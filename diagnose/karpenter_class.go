@@ -44,7 +44,8 @@ func classRule(id, asks string, needs []probes.Any, test func(*probes.Facts, cla
 // says so with a False condition; up to v0.36, which has none, its status list
 // is empty, and its log says it.
 func matchesNothing(condition, field string, terms func(*probes.EC2NodeClass) []probes.SelectorTerm, found func(*probes.EC2NodeClass) int, words *regexp.Regexp,
-	things func(*probes.Facts) (list []tagged, what, document string, err error)) func(*probes.Facts, classCase) Answer {
+	things func(*probes.Facts) (list []tagged, what, document string, err error),
+) func(*probes.Facts, classCase) Answer {
 	return func(facts *probes.Facts, c classCase) Answer {
 		k := c.condition(condition)
 		says, err := karpenterSays.Of(facts)

@@ -123,7 +123,8 @@ func anyOperation(r probes.AuthorizationRule) bool {
 	}
 	return slices.ContainsFunc(r.To, func(t struct {
 		Operation map[string][]string `json:"operation,omitempty"`
-	}) bool {
+	},
+	) bool {
 		for field, values := range t.Operation {
 			if field != "paths" || !slices.ContainsFunc(values, func(v string) bool { return v == "*" || v == "/*" }) {
 				return false
@@ -139,7 +140,8 @@ func anySource(r probes.AuthorizationRule) bool {
 	}
 	return slices.ContainsFunc(r.From, func(f struct {
 		Source map[string][]string `json:"source,omitempty"`
-	}) bool {
+	},
+	) bool {
 		for field, values := range f.Source {
 			if field != "principals" && field != "namespaces" || !slices.Contains(values, "*") {
 				return false
@@ -154,7 +156,8 @@ func sameSources(r, strict probes.AuthorizationRule) bool {
 	for _, s := range strict.From {
 		if !slices.ContainsFunc(r.From, func(f struct {
 			Source map[string][]string `json:"source,omitempty"`
-		}) bool {
+		},
+		) bool {
 			return maps.EqualFunc(f.Source, s.Source, func(a, b []string) bool {
 				return !slices.ContainsFunc(b, func(v string) bool { return !slices.Contains(a, v) })
 			})

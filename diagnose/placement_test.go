@@ -66,8 +66,10 @@ func randomWorld(r *rand.Rand) []byte {
 		if r.IntN(3) == 0 {
 			spec["taints"] = []any{map[string]any{"key": some("team", "node.kubernetes.io/not-ready", "ebs.csi.aws.com/agent-not-ready", "node-role.kubernetes.io/control-plane"), "effect": "NoSchedule"}}
 		}
-		items = append(items, map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": fmt.Sprint("n", i), "labels": labels()}, "spec": spec,
-			"status": map[string]any{"allocatable": map[string]any{"cpu": some("1", "4"), "memory": "8Gi", "pods": some("1", "5")}}})
+		items = append(items, map[string]any{
+			"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": fmt.Sprint("n", i), "labels": labels()}, "spec": spec,
+			"status": map[string]any{"allocatable": map[string]any{"cpu": some("1", "4"), "memory": "8Gi", "pods": some("1", "5")}},
+		})
 	}
 	if r.IntN(3) == 0 {
 		items = append(items, map[string]any{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": map[string]any{"name": "p"}, "spec": map[string]any{

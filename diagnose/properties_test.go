@@ -70,9 +70,9 @@ func TestNoiseDoesNotMatter(t *testing.T) {
 		now := src.Now().Add(-30 * 24 * 60 * 60 * 1e9).UTC().Format("2006-01-02T15:04:05Z")
 		nodes := []string{}
 		for n, err := range probes.Items[struct {
-			Metadata struct{ Name string }
+			Metadata struct{ Name, DeletionTimestamp string }
 		}](context.Background(), src, probes.Document{Path: "nodes"}) {
-			if err == nil {
+			if err == nil && n.Metadata.DeletionTimestamp == "" { // a pod on a node that goes would matter
 				nodes = append(nodes, n.Metadata.Name)
 			}
 		}

@@ -173,8 +173,10 @@ var dependencyScaledToZero = &Rule{
 					if !ok {
 						i = len(list)
 						index[w.ref] = i
-						list = append(list, Suspect{Subjects: []Ref{w.ref}, Found: []Evidence{w.says},
-							Vars: map[string]string{"service": n.service.Name, "client": short(s.Subjects[0])}})
+						list = append(list, Suspect{
+							Subjects: []Ref{w.ref}, Found: []Evidence{w.says},
+							Vars: map[string]string{"service": n.service.Name, "client": short(s.Subjects[0])},
+						})
 					}
 					if !slices.Contains(list[i].Subjects, s.Subjects[0]) {
 						list[i].Subjects = append(list[i].Subjects, s.Subjects[0])

@@ -223,7 +223,7 @@ func fieldsOf(e metav1.ManagedFieldsEntry) string {
 	if e.FieldsV1 == nil {
 		return ""
 	}
-	paths := leafFields(e.FieldsV1.Raw)
+	paths := leafFields(e.FieldsV1.GetRawBytes())
 	switch {
 	case len(paths) == 0:
 		return ""

@@ -21,7 +21,6 @@ var (
 	Namespaces      = listing[corev1.Namespace]("namespaces", "namespaces with their labels and deletion state")
 	Services        = listing[corev1.Service]("services", "services with their selectors and ports")
 	EndpointSlices  = listing[discoveryv1.EndpointSlice]("endpointslices.discovery.k8s.io", "the addresses behind each service")
-	Endpoints       = listing[corev1.Endpoints]("endpoints", "the addresses behind each service, as the older API has them") //nolint:staticcheck // snapshots of old clusters hold only these
 	ConfigMaps      = listing[corev1.ConfigMap]("configmaps", "configuration of applications and add-ons")
 	ServiceAccounts = listing[corev1.ServiceAccount]("serviceaccounts", "service accounts with their annotations")
 	ResourceQuotas  = listing[corev1.ResourceQuota]("resourcequotas", "quotas with what is used and allowed")

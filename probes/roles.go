@@ -47,8 +47,13 @@ var Roles = &Probe[*RoleList]{
 	Name:  "roles",
 	About: "IAM roles with their trust policy, policies, permissions boundary and instance profiles",
 	Reads: []Permission{
-		{Action: "iam:GetRole"}, {Action: "iam:ListAttachedRolePolicies"}, {Action: "iam:ListRolePolicies"}, {Action: "iam:GetRolePolicy"},
-		{Action: "iam:GetPolicy"}, {Action: "iam:GetPolicyVersion"}, {Action: "iam:ListRoles"},
+		{Action: "iam:GetRole"},
+		{Action: "iam:ListAttachedRolePolicies"},
+		{Action: "iam:ListRolePolicies"},
+		{Action: "iam:GetRolePolicy"},
+		{Action: "iam:GetPolicy"},
+		{Action: "iam:GetPolicyVersion"},
+		{Action: "iam:ListRoles"},
 	},
 	After: []Any{ServiceAccounts, EC2NodeClasses, PodIdentityAssociations},
 	Gather: func(ctx context.Context, src Source, known *Facts) (*RoleList, error) {

@@ -101,11 +101,11 @@ func TestSnapshotTellsMissingFromAbsent(t *testing.T) {
 
 func TestSnapshotFindsLogs(t *testing.T) {
 	s := snapshot(t, map[string]string{
-		"p.json":                                  onePod,
-		"logs/x/a/web.log":                        "now",
-		"logs/x/a/web.previous.log":               "before",
-		"dump/x/b/logs.txt":                       "==== START logs for container one of pod x/b ====\n1\n==== END logs for container one of pod x/b ====\n==== START logs for container two of pod x/b ====\n2\n==== END logs for container two of pod x/b ====\n",
-		"cluster-resources/pods/logs/x/c/web.log": "troubleshoot",
+		"p.json":                    onePod,
+		"logs/x/a/web.log":          "now",
+		"logs/x/a/web.previous.log": "before",
+		"dump/x/b/logs.txt":         "==== START logs for container one of pod x/b ====\n1\n==== END logs for container one of pod x/b ====\n==== START logs for container two of pod x/b ====\n2\n==== END logs for container two of pod x/b ====\n",
+		"cluster-resources/pods/logs/x/c/web.log":          "troubleshoot",
 		"cluster-resources/pods/logs/x/c/web-previous.log": "troubleshoot before",
 	})
 	for _, c := range []struct {
@@ -113,9 +113,14 @@ func TestSnapshotFindsLogs(t *testing.T) {
 		previous       bool
 		want           string
 	}{
-		{"a", "web", false, "now"}, {"a", "web", true, "before"},
-		{"b", "one", false, "1\n"}, {"b", "two", false, "2\n"}, {"b", "two", true, ""}, {"b", "three", false, ""},
-		{"c", "web", false, "troubleshoot"}, {"c", "web", true, "troubleshoot before"},
+		{"a", "web", false, "now"},
+		{"a", "web", true, "before"},
+		{"b", "one", false, "1\n"},
+		{"b", "two", false, "2\n"},
+		{"b", "two", true, ""},
+		{"b", "three", false, ""},
+		{"c", "web", false, "troubleshoot"},
+		{"c", "web", true, "troubleshoot before"},
 	} {
 		r, err := s.Open(context.Background(), Log("x", c.pod, c.container, c.previous))
 		if c.want == "" {

@@ -14,7 +14,8 @@ func TestParseForms(t *testing.T) {
 	quotedText, _ := json.Marshal(simple)
 	quotedEncoded, _ := json.Marshal(url.PathEscape(simple))
 	var want Policy
-	for i, form := range []string{simple, string(quotedText), string(quotedEncoded), url.PathEscape(simple), " " + simple + "\n",
+	for i, form := range []string{
+		simple, string(quotedText), string(quotedEncoded), url.PathEscape(simple), " " + simple + "\n",
 		`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::b/a+b"]}]}`,
 	} {
 		p, err := Parse("p", []byte(form))
@@ -76,32 +77,80 @@ func TestWhy(t *testing.T) {
 		says     []string
 		add      []string // in the statement to add; none: there is no such statement
 	}{
-		{"no statement", Request{Action: "iam:GetInstanceProfile", Resource: "arn:aws:iam::1:instance-profile/demo_1"}, Policies{Identity: parse(launch)}, NoStatement,
+		{
+			"no statement",
+			Request{Action: "iam:GetInstanceProfile", Resource: "arn:aws:iam::1:instance-profile/demo_1"},
+			Policies{Identity: parse(launch)},
+			NoStatement,
 			[]string{"no statement allows iam:GetInstanceProfile in the identity policy (Karpenter)"},
-			[]string{`"Action": "iam:GetInstanceProfile"`, `"Resource": "arn:aws:iam::1:instance-profile/*"`}},
+			[]string{`"Action": "iam:GetInstanceProfile"`, `"Resource": "arn:aws:iam::1:instance-profile/*"`},
+		},
 		{"no policy", fleet, Policies{}, NoStatement, []string{"there is none"}, []string{"fleet/*"}},
-		{"other resources", fleet, Policies{Identity: parse(launch)}, NotThisResource,
+		{
+			"other resources", fleet,
+			Policies{Identity: parse(launch)},
+			NotThisResource,
 			[]string{"statement Launch of Karpenter allows ec2:CreateFleet on arn:aws:ec2:*:*:instance/*, arn:aws:ec2:*:*:volume/*", "none covers arn:aws:ec2:eu-west-1:1:fleet/*"},
-			[]string{`"Resource": "arn:aws:ec2:eu-west-1:1:fleet/*"`, `"StringLike"`, `"aws:RequestTag/karpenter.sh/nodepool": "*"`}},
-		{"literal star", fleet, Policies{Identity: parse(strings.ReplaceAll(strings.ReplaceAll(launch, "StringLike", "StringEquals"), "instance/*", "fleet/*"))}, ConditionFails,
+			[]string{`"Resource": "arn:aws:ec2:eu-west-1:1:fleet/*"`, `"StringLike"`, `"aws:RequestTag/karpenter.sh/nodepool": "*"`},
+		},
+		{
+			"literal star", fleet,
+			Policies{Identity: parse(strings.ReplaceAll(strings.ReplaceAll(launch, "StringLike", "StringEquals"), "instance/*", "fleet/*"))},
+			ConditionFails,
 			[]string{`StringEquals aws:RequestTag/karpenter.sh/nodepool is "*", but it is "default"`, "only StringLike reads"},
-			[]string{`"StringLike"`, `"*"`}},
-		{"tag that isn't sent", fleet, Policies{Identity: parse(`{"Effect":"Allow","Action":"ec2:*","Resource":"*","Condition":{"StringEquals":{"aws:RequestTag/eks:eks-cluster-name":"demo"}}}`)}, ConditionFails,
-			[]string{"statement #1 of Karpenter", "the request sends no tag eks:eks-cluster-name"}, []string{"ec2:CreateFleet"}},
-		{"untagged resource", fleet, Policies{Identity: parse(`{"Effect":"Allow","Action":"ec2:*","Resource":"*","Condition":{"StringEquals":{"aws:ResourceTag/team":"a"}}}`)}, ConditionFails,
-			[]string{"the resource has no tag team"}, []string{"ec2:CreateFleet"}},
-		{"explicit deny", fleet, Policies{Identity: parse(`{"Sid":"No","Effect":"Deny","Action":"ec2:*","Resource":"*"}`)}, DenyStatement,
-			[]string{"denied by statement No of Karpenter", "Effect Deny in an identity policy"}, nil},
-		{"boundary", fleet, Policies{Identity: parse(`{"Effect":"Allow","Action":"*","Resource":"*"}`), Boundary: &parse(`{"Effect":"Allow","Action":"s3:*","Resource":"*"}`)[0]}, NoStatement,
-			[]string{"no statement allows ec2:CreateFleet in the permissions boundary"}, []string{"ec2:CreateFleet"}},
-		{"organization", fleet, Policies{Identity: parse(`{"Effect":"Allow","Action":"*","Resource":"*"}`), Organization: [][]Policy{parse(`{"Effect":"Allow","Action":"s3:*","Resource":"*"}`)}}, NoStatement,
-			[]string{"no statement allows ec2:CreateFleet in the service control policy"}, []string{"ec2:CreateFleet"}},
-		{"trust for another provider", Request{Action: "sts:AssumeRoleWithWebIdentity", Principal: Principal{"Federated", "arn:aws:iam::1:oidc-provider/B"}},
-			Policies{Resource: parse(`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity","Principal":{"Federated":"arn:aws:iam::1:oidc-provider/A"}}`)}, NotThisCaller,
-			[]string{"allowed to Federated arn:aws:iam::1:oidc-provider/A, not to Federated arn:aws:iam::1:oidc-provider/B"}, []string{`"Federated": "arn:aws:iam::1:oidc-provider/B"`}},
-		{"trust with the provider's ARN in the key", Request{Action: "sts:AssumeRoleWithWebIdentity", Principal: Principal{"Federated", "P"}, Context: map[string][]string{"i:sub": {"x"}}},
-			Policies{Resource: parse(`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity","Principal":{"Federated":"P"},"Condition":{"StringEquals":{"arn:aws:iam::1:oidc-provider/i:sub":"x"}}}`)}, ConditionFails,
-			[]string{"without the provider's ARN"}, []string{`"i:sub": "x"`}},
+			[]string{`"StringLike"`, `"*"`},
+		},
+		{
+			"tag that isn't sent", fleet,
+			Policies{Identity: parse(`{"Effect":"Allow","Action":"ec2:*","Resource":"*","Condition":{"StringEquals":{"aws:RequestTag/eks:eks-cluster-name":"demo"}}}`)},
+			ConditionFails,
+			[]string{"statement #1 of Karpenter", "the request sends no tag eks:eks-cluster-name"},
+			[]string{"ec2:CreateFleet"},
+		},
+		{
+			"untagged resource", fleet,
+			Policies{Identity: parse(`{"Effect":"Allow","Action":"ec2:*","Resource":"*","Condition":{"StringEquals":{"aws:ResourceTag/team":"a"}}}`)},
+			ConditionFails,
+			[]string{"the resource has no tag team"},
+			[]string{"ec2:CreateFleet"},
+		},
+		{
+			"explicit deny", fleet,
+			Policies{Identity: parse(`{"Sid":"No","Effect":"Deny","Action":"ec2:*","Resource":"*"}`)},
+			DenyStatement,
+			[]string{"denied by statement No of Karpenter", "Effect Deny in an identity policy"},
+			nil,
+		},
+		{
+			"boundary", fleet,
+			Policies{Identity: parse(`{"Effect":"Allow","Action":"*","Resource":"*"}`), Boundary: &parse(`{"Effect":"Allow","Action":"s3:*","Resource":"*"}`)[0]},
+			NoStatement,
+			[]string{"no statement allows ec2:CreateFleet in the permissions boundary"},
+			[]string{"ec2:CreateFleet"},
+		},
+		{
+			"organization", fleet,
+			Policies{Identity: parse(`{"Effect":"Allow","Action":"*","Resource":"*"}`), Organization: [][]Policy{parse(`{"Effect":"Allow","Action":"s3:*","Resource":"*"}`)}},
+			NoStatement,
+			[]string{"no statement allows ec2:CreateFleet in the service control policy"},
+			[]string{"ec2:CreateFleet"},
+		},
+		{
+			"trust for another provider",
+			Request{Action: "sts:AssumeRoleWithWebIdentity", Principal: Principal{"Federated", "arn:aws:iam::1:oidc-provider/B"}},
+			Policies{Resource: parse(`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity","Principal":{"Federated":"arn:aws:iam::1:oidc-provider/A"}}`)},
+			NotThisCaller,
+			[]string{"allowed to Federated arn:aws:iam::1:oidc-provider/A, not to Federated arn:aws:iam::1:oidc-provider/B"},
+			[]string{`"Federated": "arn:aws:iam::1:oidc-provider/B"`},
+		},
+		{
+			"trust with the provider's ARN in the key",
+			Request{Action: "sts:AssumeRoleWithWebIdentity", Principal: Principal{"Federated", "P"}, Context: map[string][]string{"i:sub": {"x"}}},
+			Policies{Resource: parse(`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity","Principal":{"Federated":"P"},"Condition":{"StringEquals":{"arn:aws:iam::1:oidc-provider/i:sub":"x"}}}`)},
+			ConditionFails,
+			[]string{"without the provider's ARN"},
+			[]string{`"i:sub": "x"`},
+		},
 	} {
 		d := Evaluate(c.request, c.policies)
 		if d.Reason != c.reason {

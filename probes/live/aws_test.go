@@ -372,13 +372,19 @@ func TestHints(t *testing.T) {
 		exec                *clientcmd.ExecConfig
 		want                AWSOptions
 	}{
-		{"update-kubeconfig", "arn:aws:eks:eu-west-1:111122223333:cluster/main", "https://ABC.gr7.eu-west-1.eks.amazonaws.com",
+		{
+			"update-kubeconfig", "arn:aws:eks:eu-west-1:111122223333:cluster/main", "https://ABC.gr7.eu-west-1.eks.amazonaws.com",
 			exec("aws", "--region", "eu-west-1", "eks", "get-token", "--cluster-name", "main", "--output", "json"),
-			AWSOptions{OnAWS: true, Region: "eu-west-1", Account: "111122223333", Cluster: "main", Profile: "prod"}},
-		{"renamed, China", "prod", "https://ABC.sk1.cn-north-1.eks.amazonaws.com.cn", exec("/usr/local/bin/aws", "eks", "get-token", "--cluster-name=main", "--profile=x"),
-			AWSOptions{OnAWS: true, Region: "cn-north-1", Cluster: "main", Profile: "x"}},
-		{"eksctl", "main.us-east-2.eksctl.io", "", exec(`C:\bin\aws-iam-authenticator.exe`, "token", "-i", "main"),
-			AWSOptions{OnAWS: true, Region: "us-east-2", Cluster: "main", Profile: "prod"}},
+			AWSOptions{OnAWS: true, Region: "eu-west-1", Account: "111122223333", Cluster: "main", Profile: "prod"},
+		},
+		{
+			"renamed, China", "prod", "https://ABC.sk1.cn-north-1.eks.amazonaws.com.cn", exec("/usr/local/bin/aws", "eks", "get-token", "--cluster-name=main", "--profile=x"),
+			AWSOptions{OnAWS: true, Region: "cn-north-1", Cluster: "main", Profile: "x"},
+		},
+		{
+			"eksctl", "main.us-east-2.eksctl.io", "", exec(`C:\bin\aws-iam-authenticator.exe`, "token", "-i", "main"),
+			AWSOptions{OnAWS: true, Region: "us-east-2", Cluster: "main", Profile: "prod"},
+		},
 		{"other cloud", "gke_x", "https://10.0.0.1", exec("gke-gcloud-auth-plugin", "--region", "x"), AWSOptions{}},
 		{"kind", "kind-kind", "https://127.0.0.1:4000", nil, AWSOptions{}},
 	} {

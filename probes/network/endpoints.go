@@ -270,8 +270,10 @@ func (w *World) vpcEndpointEnds(p Endpoint) ([]end, []Hop) {
 		doc := w.VPCEndpoints.doc(p.Name)
 		var hops []Hop
 		if s := strings.ToLower(string(v.State)); s != "" && s != "available" {
-			hops = append(hops, Hop{Layer: Routes, Code: BadState, Truth: No, Kind: "VpcEndpoint", Names: []string{p.Name},
-				Says: fmt.Sprintf("VPC endpoint %s (%s) is %s", p.Name, str(v.ServiceName), s), Documents: []Document{doc}})
+			hops = append(hops, Hop{
+				Layer: Routes, Code: BadState, Truth: No, Kind: "VpcEndpoint", Names: []string{p.Name},
+				Says: fmt.Sprintf("VPC endpoint %s (%s) is %s", p.Name, str(v.ServiceName), s), Documents: []Document{doc},
+			})
 		}
 		if v.VpcEndpointType == "Gateway" {
 			e := end{is: p, outside: true, gateway: p.Name, docs: []Document{doc}, vpc: str(v.VpcId)}

@@ -56,12 +56,16 @@ func (w *World) hops(from, to *end, proto Protocol, port int) []Hop {
 		hops = append(hops, h)
 	}
 	if from.bare || to.bare {
-		return append(hops, Hop{Layer: SecurityGroups, Code: NotFiltered, Truth: Yes,
-			Says: "link-local services and the VPC's resolver are not filtered by security groups and network ACLs"})
+		return append(hops, Hop{
+			Layer: SecurityGroups, Code: NotFiltered, Truth: Yes,
+			Says: "link-local services and the VPC's resolver are not filtered by security groups and network ACLs",
+		})
 	}
 	if !w.onAWS() {
-		return append(hops, Hop{Layer: SecurityGroups, Code: NotFiltered, Truth: Yes, Documents: []Document{w.Nodes.doc()},
-			Says: "the nodes are no EC2 instances, so that no VPC filters"})
+		return append(hops, Hop{
+			Layer: SecurityGroups, Code: NotFiltered, Truth: Yes, Documents: []Document{w.Nodes.doc()},
+			Says: "the nodes are no EC2 instances, so that no VPC filters",
+		})
 	}
 	switch w.sameHost(from, to) {
 	case Yes:
@@ -205,8 +209,10 @@ func (w *World) groupHop(d Direction, of, peer *end, proto Protocol, port int) H
 		if err == nil {
 			err = errNothingKnown
 		}
-		return Hop{Layer: SecurityGroups, Code: NotKnown, Truth: Unknown, Kind: "SecurityGroup", Err: err,
-			Says: fmt.Sprintf("the security groups of %s aren't known", of.is)}
+		return Hop{
+			Layer: SecurityGroups, Code: NotKnown, Truth: Unknown, Kind: "SecurityGroup", Err: err,
+			Says: fmt.Sprintf("the security groups of %s aren't known", of.is),
+		}
 	}
 	h := w.Admits(d, of.iface.Groups, peer.peer, proto, port)
 	h.Says = of.is.String() + " → " + h.Says
@@ -247,8 +253,10 @@ func (w *World) aclHops(from, to *end, proto Protocol, port int) []Hop {
 		return []Hop{{Layer: NetworkACLs, Code: SameSubnet, Truth: Yes, Says: "both ends are in " + from.subnets[0] + ", inside which network ACLs do not filter"}}
 	}
 	if w.ACLs.Err != nil {
-		return []Hop{{Layer: NetworkACLs, Code: NotKnown, Truth: Unknown, Kind: "NetworkAcl", Says: "the network ACLs of the subnets aren't known",
-			Err: fmt.Errorf("network ACLs: %w", w.ACLs.Err)}}
+		return []Hop{{
+			Layer: NetworkACLs, Code: NotKnown, Truth: Unknown, Kind: "NetworkAcl", Says: "the network ACLs of the subnets aren't known",
+			Err: fmt.Errorf("network ACLs: %w", w.ACLs.Err),
+		}}
 	}
 	there := [2]int{port, port}
 	asked, reply := fmt.Sprintf("%s %d", proto, port), fmt.Sprintf("replies (%s %s)", proto, portRange(ephemeral[0], ephemeral[1]))

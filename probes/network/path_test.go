@@ -44,8 +44,10 @@ func securityGroup(id string, egress []ec2.IpPermission, ingress ...ec2.IpPermis
 // nodes in two subnets, a webhook pod on node-1, an API pod on node-0.
 func smallWorld() *World {
 	w := &World{Enforced: Yes, PodENIStandard: No}
-	w.Cluster.All = []Cluster{{Name: "demo", VPC: "vpc-1", PrimaryGroup: "sg-primary", AdditionalGroups: []string{"sg-additional"},
-		Subnets: []string{"subnet-0", "subnet-1"}, PrivateAccess: true, PublicAccess: true, PublicCIDRs: []string{"0.0.0.0/0"}}}
+	w.Cluster.All = []Cluster{{
+		Name: "demo", VPC: "vpc-1", PrimaryGroup: "sg-primary", AdditionalGroups: []string{"sg-additional"},
+		Subnets: []string{"subnet-0", "subnet-1"}, PrivateAccess: true, PublicAccess: true, PublicCIDRs: []string{"0.0.0.0/0"},
+	}}
 	w.Groups.All = []ec2.SecurityGroup{
 		securityGroup("sg-primary", []ec2.IpPermission{out}, permission("-1", 0, 0, "sg-primary")),
 		securityGroup("sg-additional", []ec2.IpPermission{out}, permission("tcp", 443, 443, "sg-node")),
@@ -61,26 +63,38 @@ func smallWorld() *World {
 	for i, n := range []string{"node-0", "node-1"} {
 		w.Subnets.All = append(w.Subnets.All, ec2.Subnet{SubnetId: aws.String("subnet-" + n[5:]), VpcId: aws.String("vpc-1"), CidrBlock: aws.String("10.0." + n[5:] + ".0/24")})
 		w.Interfaces.All = append(w.Interfaces.All, eni("eni-"+n, "i-"+n, 0, i, []string{"sg-node"}, "10.0."+n[5:]+".10", "10.0."+n[5:]+".11", "10.0."+n[5:]+".12"))
-		w.Nodes.All = append(w.Nodes.All, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}, Spec: corev1.NodeSpec{ProviderID: "aws:///z/i-" + n},
-			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0." + n[5:] + ".10"}}}})
-		w.ACLs.All = append(w.ACLs.All, ec2.NetworkAcl{NetworkAclId: aws.String("acl-" + n[5:]), Associations: []ec2.NetworkAclAssociation{{SubnetId: aws.String("subnet-" + n[5:])}},
-			Entries: []ec2.NetworkAclEntry{aclEntry(100, true, "allow", 0, 65535), aclEntry(100, false, "allow", 0, 65535)}})
+		w.Nodes.All = append(w.Nodes.All, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n}, Spec: corev1.NodeSpec{ProviderID: "aws:///z/i-" + n},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0." + n[5:] + ".10"}}},
+		})
+		w.ACLs.All = append(w.ACLs.All, ec2.NetworkAcl{
+			NetworkAclId: aws.String("acl-" + n[5:]), Associations: []ec2.NetworkAclAssociation{{SubnetId: aws.String("subnet-" + n[5:])}},
+			Entries: []ec2.NetworkAclEntry{aclEntry(100, true, "allow", 0, 65535), aclEntry(100, false, "allow", 0, 65535)},
+		})
 	}
-	w.RouteTables.All = []ec2.RouteTable{{RouteTableId: aws.String("rtb-1"), VpcId: aws.String("vpc-1"), Associations: []ec2.RouteTableAssociation{{Main: aws.Bool(true)}},
-		Routes: []ec2.Route{{DestinationCidrBlock: aws.String("10.0.0.0/16"), GatewayId: aws.String("local")}, {DestinationCidrBlock: aws.String("0.0.0.0/0"), NatGatewayId: aws.String("nat-1")}}}}
+	w.RouteTables.All = []ec2.RouteTable{{
+		RouteTableId: aws.String("rtb-1"), VpcId: aws.String("vpc-1"), Associations: []ec2.RouteTableAssociation{{Main: aws.Bool(true)}},
+		Routes: []ec2.Route{{DestinationCidrBlock: aws.String("10.0.0.0/16"), GatewayId: aws.String("local")}, {DestinationCidrBlock: aws.String("0.0.0.0/0"), NatGatewayId: aws.String("nat-1")}},
+	}}
 	w.Pods.All = []*corev1.Pod{testPod("shop", "api", "node-0", "10.0.0.11"), testPod("kube-system", "hook", "node-1", "10.0.1.11")}
 	w.Pods.All[1].Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "webhook", ContainerPort: 9443}}}}
-	w.Services.All = []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "hook"}, Spec: corev1.ServiceSpec{ClusterIP: "172.20.0.7",
-		Selector: map[string]string{"app": "hook"}, Ports: []corev1.ServicePort{{Port: 443, TargetPort: intstr.FromString("webhook")}}}}}
-	w.Slices.All = []*discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "hook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "hook"}},
-		Ports:     []discoveryv1.EndpointPort{{Name: aws.String(""), Port: aws.Int32(9443)}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.1.11"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: "hook"}}}}}
+	w.Services.All = []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "hook"}, Spec: corev1.ServiceSpec{
+		ClusterIP: "172.20.0.7",
+		Selector:  map[string]string{"app": "hook"}, Ports: []corev1.ServicePort{{Port: 443, TargetPort: intstr.FromString("webhook")}},
+	}}}
+	w.Slices.All = []*discoveryv1.EndpointSlice{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "hook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "hook"}},
+		Ports:      []discoveryv1.EndpointPort{{Name: aws.String(""), Port: aws.Int32(9443)}},
+		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"10.0.1.11"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: "hook"}}},
+	}}
 	return w
 }
 
 func testPod(namespace, name, node, ip string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{NodeName: node},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
 }
 
 func aclEntry(number int32, egress bool, action ec2.RuleAction, from, to int32) ec2.NetworkAclEntry {

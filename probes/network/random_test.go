@@ -68,12 +68,16 @@ func randomWorld(d dice) (*World, []*host) {
 		w.RouteTables.All = append(w.RouteTables.All, randomRoutes(d, i, six))
 	}
 	for _, id := range allGroups {
-		w.Groups.All = append(w.Groups.All, ec2.SecurityGroup{GroupId: aws.String(id),
-			IpPermissions: randomPermissions(d, blocks, six), IpPermissionsEgress: randomPermissions(d, blocks, six)})
+		w.Groups.All = append(w.Groups.All, ec2.SecurityGroup{
+			GroupId:       aws.String(id),
+			IpPermissions: randomPermissions(d, blocks, six), IpPermissionsEgress: randomPermissions(d, blocks, six),
+		})
 	}
 	for _, ns := range []string{"red", "blue"} {
-		w.Namespaces.All = append(w.Namespaces.All, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns,
-			Labels: map[string]string{"kubernetes.io/metadata.name": ns, "env": pick(d, "prod", "dev")}}})
+		w.Namespaces.All = append(w.Namespaces.All, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name:   ns,
+			Labels: map[string]string{"kubernetes.io/metadata.name": ns, "env": pick(d, "prod", "dev")},
+		}})
 	}
 	groups := func() []string {
 		set := []string{pick(d, allGroups...)}
@@ -92,16 +96,20 @@ func randomWorld(d dice) (*World, []*host) {
 			secondary = groups()
 		}
 		ip := address(subnet, 4*n)
-		obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-" + node},
-			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}}}
+		obj := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-" + node},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}},
+		}
 		w.Nodes.All = append(w.Nodes.All, obj)
 		w.Interfaces.All = append(w.Interfaces.All, eni("eni-p-"+node, "i-"+node, 0, subnet, primary, ip),
 			eni("eni-s-"+node, "i-"+node, 1, subnet, secondary, address(subnet, 4*n+1), address(subnet, 4*n+2)))
 		exit := "subnet-" + strconv.Itoa(subnet)
 		hosts = append(hosts, &host{name: node, ip: ip, node: node, groups: primary, nodeENI: primary, subnet: exit, exit: exit, onHost: true})
 		for k := range 2 {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pick(d, "red", "blue"), Name: fmt.Sprintf("pod-%d-%d", n, k),
-				Labels: map[string]string{"app": pick(d, "web", "db")}}}
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: pick(d, "red", "blue"), Name: fmt.Sprintf("pod-%d-%d", n, k),
+				Labels: map[string]string{"app": pick(d, "web", "db")},
+			}}
 			if d.chance(30) {
 				p.Labels["tier"] = "x"
 			}
@@ -194,8 +202,10 @@ func randomPermissions(d dice, blocks []string, six bool) []ec2.IpPermission {
 }
 
 func randomACL(d dice, subnet int, blocks []string, six bool) ec2.NetworkAcl {
-	a := ec2.NetworkAcl{NetworkAclId: aws.String("acl-" + strconv.Itoa(subnet)),
-		Associations: []ec2.NetworkAclAssociation{{SubnetId: aws.String("subnet-" + strconv.Itoa(subnet))}}}
+	a := ec2.NetworkAcl{
+		NetworkAclId: aws.String("acl-" + strconv.Itoa(subnet)),
+		Associations: []ec2.NetworkAclAssociation{{SubnetId: aws.String("subnet-" + strconv.Itoa(subnet))}},
+	}
 	add := func(number int, egress bool, action ec2.RuleAction, proto, block string, ports *ec2.PortRange) {
 		e := ec2.NetworkAclEntry{RuleNumber: aws.Int32(int32(number)), Egress: aws.Bool(egress), RuleAction: action, Protocol: aws.String(proto), PortRange: ports}
 		if six {
@@ -231,8 +241,10 @@ func randomACL(d dice, subnet int, blocks []string, six bool) ec2.NetworkAcl {
 }
 
 func randomRoutes(d dice, subnet int, six bool) ec2.RouteTable {
-	t := ec2.RouteTable{RouteTableId: aws.String("rtb-" + strconv.Itoa(subnet)), VpcId: aws.String("vpc-1"),
-		Associations: []ec2.RouteTableAssociation{{SubnetId: aws.String("subnet-" + strconv.Itoa(subnet))}}}
+	t := ec2.RouteTable{
+		RouteTableId: aws.String("rtb-" + strconv.Itoa(subnet)), VpcId: aws.String("vpc-1"),
+		Associations: []ec2.RouteTableAssociation{{SubnetId: aws.String("subnet-" + strconv.Itoa(subnet))}},
+	}
 	add := func(block, gateway string) {
 		r := ec2.Route{GatewayId: aws.String(gateway), State: pick(d, ec2.RouteStateActive, ec2.RouteStateActive, ec2.RouteStateActive, ec2.RouteStateBlackhole)}
 		if gateway == "local" {
@@ -356,8 +368,10 @@ func withService(d dice, w *World, hosts []*host) (backends []*host, port int) {
 			continue
 		}
 		ready := !h.notReady
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{h.ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: h.pod.Namespace, Name: h.pod.Name}})
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{h.ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: h.pod.Namespace, Name: h.pod.Name},
+		})
 		if ready {
 			backends = append(backends, h)
 		}
@@ -370,9 +384,11 @@ func withService(d dice, w *World, hosts []*host) (backends []*host, port int) {
 // withhold takes one kind of thing away from the world.
 func withhold(d dice, w *World) *World {
 	why := errors.New("withheld")
-	v := &World{Instances: w.Instances, Interfaces: w.Interfaces, Groups: w.Groups, Subnets: w.Subnets, ACLs: w.ACLs, RouteTables: w.RouteTables,
+	v := &World{
+		Instances: w.Instances, Interfaces: w.Interfaces, Groups: w.Groups, Subnets: w.Subnets, ACLs: w.ACLs, RouteTables: w.RouteTables,
 		PrefixLists: w.PrefixLists, Cluster: w.Cluster, Pods: w.Pods, Nodes: w.Nodes, Namespaces: w.Namespaces, Services: w.Services, Slices: w.Slices,
-		Policies: w.Policies, Enforced: w.Enforced, PodENIStandard: w.PodENIStandard}
+		Policies: w.Policies, Enforced: w.Enforced, PodENIStandard: w.PodENIStandard,
+	}
 	drop := func() {
 		switch d(14) {
 		case 0:

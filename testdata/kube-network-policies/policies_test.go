@@ -42,11 +42,15 @@ func selector(r *rand.Rand, key string, values ...string) *metav1.LabelSelector 
 	case 0:
 		return &metav1.LabelSelector{}
 	case 1:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key,
-			Operator: pick(r, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{pick(r, values...)}}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key:      key,
+			Operator: pick(r, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{pick(r, values...)},
+		}}}
 	case 2:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key,
-			Operator: pick(r, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist)}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key:      key,
+			Operator: pick(r, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist),
+		}}}
 	}
 	return &metav1.LabelSelector{MatchLabels: map[string]string{key: pick(r, values...)}}
 }
