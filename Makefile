@@ -9,7 +9,7 @@ demo: build
 	@bin/ppodoctor scan --demo; code=$$?; [ $$code -eq 1 ] || exit $$code
 
 test:
-	go test ./...
+	go test -timeout 30m ./...
 
 # The pictures of README.md; needs chromium and script.
 screenshots: build
@@ -25,7 +25,7 @@ FUZZTIME ?= 5s
 fuzz:
 	@for pkg in $$(go list ./...); do \
 		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg >/tmp/ppodoctor-fuzz.log 2>&1 || { cat /tmp/ppodoctor-fuzz.log; exit 1; }; \
+			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg >/tmp/ppodoctor-fuzz.log 2>&1 || { cat /tmp/ppodoctor-fuzz.log; exit 1; }; \
 		done; \
 	done
 

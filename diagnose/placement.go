@@ -484,11 +484,26 @@ func (x *placementIndex) startupTaints() func(string) bool {
 	}
 }
 
+// takesMost reports whether one node for the pod would take more than half of
+// a pool's limit: then the pod asks for too much rather than the pool for too
+// little.
+func takesMost(f scheduling.Failure) bool {
+	if f.Amount == nil || f.Key == "nodes" {
+		return false
+	}
+	twice := f.Amount.Asked.DeepCopy()
+	twice.Add(f.Amount.Asked)
+	return twice.Cmp(f.Amount.Allocatable) > 0
+}
+
 // byWhatIsLeft decides among the nodes and pools that are meant for the pod.
 func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 	pools := slices.DeleteFunc(slices.Clone(meant), func(u unit) bool { return u.pool == nil })
 	nodes := slices.DeleteFunc(slices.Clone(meant), func(u unit) bool { return u.node == nil })
 	tooLarge := func(u unit) bool {
+		if u.pool != nil && len(nodes) > 0 && slices.ContainsFunc(u.fails(scheduling.PoolLimits), takesMost) {
+			return true
+		}
 		return slices.ContainsFunc(u.fails(scheduling.Resources, scheduling.InstanceTypes), func(f scheduling.Failure) bool { return f.Never })
 	}
 	if !slices.ContainsFunc(meant, func(u unit) bool { return !tooLarge(u) }) {
