@@ -41,6 +41,10 @@ var findable = []struct {
 	{"NodePool", nil, probes.NodePools, objectsOf(probes.NodePools)},
 	{"NodeClaim", nil, probes.NodeClaims, objectsOf(probes.NodeClaims)},
 	{"EC2NodeClass", []string{"ec2nc"}, probes.EC2NodeClasses, objectsOf(probes.EC2NodeClasses)},
+	{"Application", []string{"app"}, probes.Applications, objectsOf(probes.Applications)},
+	{"ExternalSecret", []string{"es"}, probes.ExternalSecrets, objectsOf(probes.ExternalSecrets)},
+	{"ConfigMap", []string{"cm"}, probes.ConfigMaps, objectsOf(probes.ConfigMaps)},
+	{"NetworkPolicy", []string{"netpol"}, probes.NetworkPolicies, objectsOf(probes.NetworkPolicies)},
 }
 
 func objectsOf[T any](p *probes.Probe[*probes.List[T]]) func(*probes.Facts) ([]metav1.Object, error) {

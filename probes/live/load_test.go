@@ -150,9 +150,12 @@ func (p *controlPlane) serve(kinds map[string]*custom) {
 		}
 		delete(c.Spec, "conversion")
 		if group, _ := c.Spec["group"].(string); strings.HasSuffix(group, ".k8s.io") {
-			c.Metadata.Annotations = map[string]string{"api-approved.kubernetes.io": "unapproved, for a test"}
+			if c.Metadata.Annotations == nil {
+				c.Metadata.Annotations = map[string]string{}
+			}
+			c.Metadata.Annotations["api-approved.kubernetes.io"] = "unapproved, for a test"
 		}
-		spec, err := json.Marshal(c.Spec)
+		spec, err := json.Marshal([]any{c.Metadata.Annotations, c.Spec})
 		must(err)
 		specs[name] = string(spec)
 	}
