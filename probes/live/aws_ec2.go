@@ -390,7 +390,7 @@ func readConsoleOutput(ctx context.Context, s *awsSession, only []string, emit f
 			}
 		}
 		for _, i := range instances {
-			if len(only) < consoles && !nodes[str(i.InstanceId)] && time.Now().Sub(aws.ToTime(i.LaunchTime)) < consoleAge {
+			if len(only) < consoles && !nodes[str(i.InstanceId)] && time.Since(aws.ToTime(i.LaunchTime)) < consoleAge {
 				only = append(only, str(i.InstanceId))
 			}
 		}
