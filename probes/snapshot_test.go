@@ -100,14 +100,12 @@ func TestSnapshotTellsMissingFromAbsent(t *testing.T) {
 }
 
 func TestSnapshotFindsLogs(t *testing.T) {
-	s := snapshot(t, map[string]string{
-		"p.json":                    onePod,
-		"logs/x/a/web.log":          "now",
-		"logs/x/a/web.previous.log": "before",
-		"dump/x/b/logs.txt":         "==== START logs for container one of pod x/b ====\n1\n==== END logs for container one of pod x/b ====\n==== START logs for container two of pod x/b ====\n2\n==== END logs for container two of pod x/b ====\n",
-		"cluster-resources/pods/logs/x/c/web.log":          "troubleshoot",
-		"cluster-resources/pods/logs/x/c/web-previous.log": "troubleshoot before",
-	})
+	const dump = "==== START logs for container one of pod x/b ====\n1\n==== END logs for container one of pod x/b ====\n==== START logs for container two of pod x/b ====\n2\n==== END logs for container two of pod x/b ====\n"
+	const troubleshoot = "cluster-resources/pods/logs/x/c/"
+	files := map[string]string{"p.json": onePod, "dump/x/b/logs.txt": dump}
+	files["logs/x/a/web.log"], files["logs/x/a/web.previous.log"] = "now", "before"
+	files[troubleshoot+"web.log"], files[troubleshoot+"web-previous.log"] = "troubleshoot", "troubleshoot before"
+	s := snapshot(t, files)
 	for _, c := range []struct {
 		pod, container string
 		previous       bool
