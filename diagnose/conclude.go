@@ -172,7 +172,12 @@ func pathsOf(f *Finding, cohorts []Cohort) []Path {
 }
 
 func (w *walk) title(f *Finding) string {
-	return strings.TrimSpace(knowledge.Fill(w.entry(f.Rule).Title, vars(f, 0)))
+	title := knowledge.Fill(w.entry(f.Rule).Title, vars(f, 0))
+	// What is ruled out was not looked into to the end: not all is known of it.
+	for _, name := range knowledge.Placeholders(title) {
+		title = strings.ReplaceAll(title, "{"+name+"}", "…")
+	}
+	return strings.TrimSpace(title)
 }
 
 // chain lists the findings from a cause to the symptoms, the cause first.
