@@ -20,8 +20,9 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 
-# Each fuzzer for a few seconds: what it finds is kept as a seed.
-FUZZTIME ?= 5s
+# Each fuzzer for some inputs, or for a time (FUZZTIME=30s); what it finds is
+# kept as a seed.
+FUZZTIME ?= 1000x
 fuzz:
 	@for pkg in $$(go list ./...); do \
 		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
