@@ -226,6 +226,7 @@ var noMetricsAPI = regexp.MustCompile(`(?:unable to (?:fetch|get) metrics from r
 // metricsAPIDown: nobody serves the resource metrics.
 var metricsAPIDown = &Rule{
 	ID:       "metrics-api-down",
+	Relay:    true,
 	Explains: []*Rule{autoscalerBlind},
 	Needs:    []probes.Any{probes.Deployments},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {

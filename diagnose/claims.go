@@ -255,7 +255,7 @@ var volumeClaimed = claimRule("volume-already-claimed", "does the only volume th
 	})
 
 // provisionerMissing: nothing in the cluster makes volumes of the class.
-var provisionerMissing = claimRule("provisioner-missing", "does nothing in the cluster make the volumes of StorageClass {class}: no CSI driver, no pod of a provisioner?",
+var provisionerMissing = relay(claimRule("provisioner-missing", "does nothing in the cluster make the volumes of StorageClass {class}: no CSI driver, no pod of a provisioner?",
 	[]probes.Any{probes.CSIDrivers, probes.Pods, probes.Deployments},
 	func(facts *probes.Facts, c claimCase, s *Suspect) Answer {
 		if err := c.unread(); err != nil {
@@ -310,7 +310,7 @@ var provisionerMissing = claimRule("provisioner-missing", "does nothing in the c
 		}
 		return Answered(true, SawObject("storageclasses.storage.k8s.io", "", c.className, "StorageClass %s has provisioner: %s", c.className, c.class.Provisioner),
 			Saw("csidrivers.storage.k8s.io", nil, "there is no CSIDriver %s, and no pod that provisions for it", name))
-	})
+	}))
 
 // migrated is the CSI driver that stands for an in-tree provisioner.
 // Source: kubernetes staging/src/k8s.io/csi-translation-lib.

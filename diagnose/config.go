@@ -378,9 +378,25 @@ var configKeyMisspelt = &Rule{
 			if near == "" {
 				return Answered(false)
 			}
-			return Answered(true, SawObject(resourceOfKind(n.kind), p.Namespace, n.name, "%s %s has a key %s", n.kind, n.name, near)).With("near", near)
+			saw := SawObject(resourceOfKind(n.kind), p.Namespace, n.name, "%s %s has a key %s", n.kind, n.name, near)
+			if owners := askers(s); len(owners) > 1 {
+				// What several workloads ask for in the same way is the right name.
+				return Answered(false, saw, Evidence{Says: fmt.Sprintf("%d workloads ask for %s: %s", len(owners), n.key, refNames(owners))})
+			}
+			return Answered(true, saw).With("near", near)
 		},
 	}},
+}
+
+// askers are the workloads that ask for the key of a misspelt reference.
+func askers(s Suspect) []Ref {
+	var owners []Ref
+	for _, e := range s.Effects {
+		for _, below := range e.Effects {
+			owners = appendNew(owners, below.Subject())
+		}
+	}
+	return owners
 }
 
 var configRules = []*Rule{configMapMissing, secretMissing, configReferenceMisspelt, configMapKeyMissing, secretKeyMissing, configKeyMisspelt}

@@ -13,6 +13,7 @@ import (
 // coreDNSDown: the pods behind the cluster's DNS Service are not ready.
 var coreDNSDown = &Rule{
 	ID:       "coredns-down",
+	Relay:    true,
 	Explains: []*Rule{nameLookupsFail, podCrashLooping, podNotReady},
 	Needs:    []probes.Any{probes.Pods, probes.Services, probes.Workloads, probes.Logs},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
@@ -235,7 +236,7 @@ var kubeProxyDown = &Rule{
 			for _, p := range pods.On(node) {
 				if isKubeProxy(p) && p.DeletionTimestamp == nil {
 					found = append(found, Suspect{
-						Subjects: []Ref{{Kind: "Node", Name: node}, podRef(p)}, Effects: hurt[node], Data: p,
+						Subjects: []Ref{{Kind: "Node", Name: node}, podRef(p)}, Effects: hurt[node], Through: []Ref{podRef(p)}, Data: p,
 						Vars: map[string]string{"node": node, "pod": p.Name, "namespace": p.Namespace},
 					})
 				}

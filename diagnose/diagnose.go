@@ -145,6 +145,9 @@ func (f *Finding) merge(o *Finding) {
 			f.Subjects = append(f.Subjects, s)
 		}
 	}
+	for _, s := range o.Through {
+		f.Through = appendNew(f.Through, s)
+	}
 	f.Found = append(f.Found, o.Found...)
 	for i, a := range o.Answers {
 		if i < len(f.Answers) {
@@ -162,7 +165,7 @@ func (f *Finding) merge(o *Finding) {
 // one Unknown leaves it open, else it is confirmed.
 func (w *walk) question(ctx context.Context, r *Rule, s Suspect) *Finding {
 	f := &Finding{
-		Rule: r, Truth: Yes, Subjects: s.Subjects, Effects: s.Effects, Vars: map[string]string{},
+		Rule: r, Truth: Yes, Subjects: s.Subjects, Effects: s.Effects, Through: s.Through, Vars: map[string]string{},
 		Found: s.Found, Count: s.Count, Since: s.Since, Data: s.Data,
 	}
 	for k, v := range s.Vars {

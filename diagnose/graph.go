@@ -31,14 +31,18 @@ func newGraph(findings []*Finding) *graph {
 
 // cascade lets what explains the troubles of a backend explain those of its
 // clients: a finding about pods that are not ready has the causes of their
-// symptoms. Workloads that wait for each other don't explain each other.
+// symptoms, and so has one about a controller that is down. Workloads that wait for each other don't explain each other.
 func (g *graph) cascade() {
 	for _, f := range g.findings {
-		if !f.Rule.Relay || f.Truth == No {
+		through := f.Through
+		if f.Rule.Relay {
+			through = append(slices.Clone(through), f.Subject())
+		}
+		if len(through) == 0 || f.Truth == No {
 			continue
 		}
 		for _, s := range g.findings {
-			if !s.Rule.symptom() || s.Subject() != f.Subject() {
+			if !s.Rule.symptom() || !slices.ContainsFunc(through, func(r Ref) bool { return slices.Contains(s.Subjects, r) }) {
 				continue
 			}
 			for _, c := range slices.Clone(g.causedBy[s]) {
@@ -49,6 +53,12 @@ func (g *graph) cascade() {
 			}
 		}
 	}
+}
+
+// relay marks a rule that says only that its subject is down.
+func relay(r *Rule) *Rule {
+	r.Relay = true
+	return r
 }
 
 // leadsTo reports whether a finding is among the causes of what follows from

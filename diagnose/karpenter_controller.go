@@ -107,6 +107,7 @@ func (c *controller) setting(env string) string {
 // made, and none is taken away.
 var karpenterDown = &Rule{
 	ID:           "karpenter-down",
+	Relay:        true,
 	Explains:     []*Rule{noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, nodeClaimNotRegistered, nodeClaimNotInitialized, nodeNotRemoved},
 	Intermediate: true,
 	Needs:        controllerNeeds,

@@ -152,9 +152,10 @@ func neededService(d *probes.Directory, t probes.Target) *corev1.Service {
 
 // dependencyScaledToZero: what a workload needs has been scaled to zero.
 var dependencyScaledToZero = &Rule{
-	ID:       "dependency-scaled-to-zero",
-	Explains: ailing,
-	Needs:    slices.Concat(directoryNeeds, settingNeeds, []probes.Any{probes.Logs, probes.Deployments, probes.StatefulSets}),
+	ID:         "dependency-scaled-to-zero",
+	Explains:   ailing,
+	LastResort: true,
+	Needs:      slices.Concat(directoryNeeds, settingNeeds, []probes.Any{probes.Logs, probes.Deployments, probes.StatefulSets}),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		d, err := directory(facts)
 		if err != nil {
@@ -254,6 +255,7 @@ var dependencyNotReady = &Rule{
 				}
 				one := s
 				one.Subjects = []Ref{workloadOf(facts, pods[0]), s.Subjects[0]}
+				one.Through = podRefs(pods)
 				one.Vars["service"], one.Vars["client"], one.Vars["backend"] = n.service.Name, short(s.Subjects[0]), pods[0].Name
 				one.Found = []Evidence{n.says, SawObject("pods", pods[0].Namespace, pods[0].Name, "Service %s has %d pods, and none is ready (%s)", n.service.Name, len(pods), pods[0].Name)}
 				list = append(list, one)

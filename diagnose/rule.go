@@ -28,7 +28,7 @@ type Rule struct {
 	LastResort bool
 	// Relay marks a fault that is only that its subject is in trouble ("the
 	// database is not ready"): where a symptom of that subject has a cause, the
-	// cause goes on through this.
+	// cause goes on through this. See also [Suspect.Through].
 	Relay bool
 	Needs []probes.Any // the facts that Suspects reads
 	// Suspects says who may be at fault, for which of the effects. A symptom
@@ -53,6 +53,9 @@ type Suspect struct {
 	// Since is when it began, if known.
 	Count int
 	Since *time.Time
+	// Through are other objects whose troubles are what the fault comes from:
+	// the kube-proxy pod of a node on which no Service answers.
+	Through []Ref
 	// Found is evidence that Suspects already had in hand.
 	Found []Evidence
 	// Data is what a rule hands from Suspects to its Tests.
@@ -144,6 +147,7 @@ type Finding struct {
 	Subjects []Ref
 	Answers  []Answer
 	Effects  []*Finding
+	Through  []Ref
 	Vars     map[string]string
 	Found    []Evidence
 	Count    int

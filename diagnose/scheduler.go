@@ -18,7 +18,7 @@ const stale = 2 * time.Minute
 
 // schedulerDown: pods would fit, and nothing has even tried them.
 var schedulerDown = &Rule{
-	ID: "scheduler-not-running", Explains: []*Rule{podPending}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes},
+	ID: "scheduler-not-running", Relay: true, Explains: []*Rule{podPending}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, c := range pendingCases(facts, effects) {
@@ -78,7 +78,7 @@ func stopped(component string) Test {
 
 // managerDown: workloads lack pods, and nobody refused to make them.
 var managerDown = &Rule{
-	ID: "controller-manager-not-running", Explains: []*Rule{workloadShortOfPods}, Needs: []probes.Any{probes.Pods, probes.Nodes},
+	ID: "controller-manager-not-running", Relay: true, Explains: []*Rule{workloadShortOfPods}, Needs: []probes.Any{probes.Pods, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, e := range effects {

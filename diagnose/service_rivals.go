@@ -47,7 +47,7 @@ var backendNotReady = &Rule{
 		}
 		var found []Suspect
 		for _, owner := range sortedRefs(hurt) {
-			found = append(found, Suspect{Subjects: []Ref{owner}, Effects: hurt[owner], Data: behind[owner], Vars: map[string]string{"pods": cmp.Or(podNames(behind[owner]), "none"), "backend": short(owner)}})
+			found = append(found, Suspect{Subjects: []Ref{owner}, Effects: hurt[owner], Through: podRefs(behind[owner]), Data: behind[owner], Vars: map[string]string{"pods": cmp.Or(podNames(behind[owner]), "none"), "backend": short(owner)}})
 		}
 		return found
 	},

@@ -184,6 +184,14 @@ func perWorkload(look func(*corev1.Pod, time.Time) *trouble) func(*probes.Facts,
 
 func podRef(p *corev1.Pod) Ref { return Ref{Kind: "Pod", Namespace: p.Namespace, Name: p.Name} }
 
+func podRefs(pods []*corev1.Pod) []Ref {
+	var refs []Ref
+	for _, p := range pods {
+		refs = append(refs, podRef(p))
+	}
+	return refs
+}
+
 func times(n int) string {
 	if n == 1 {
 		return "once"

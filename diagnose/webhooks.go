@@ -91,7 +91,7 @@ var webhookDenies = admissionRule("webhook-denies-pods", "did an admission webho
 
 // webhookUnreachable: the API server can't get an answer from a webhook whose
 // failurePolicy is Fail. What is wrong behind it decides who is to change.
-var webhookUnreachable = admissionRule("webhook-unreachable", "does the API server get no answer from a webhook that must approve the pods of {workload}?", "webhook-call",
+var webhookUnreachable = relay(admissionRule("webhook-unreachable", "does the API server get no answer from a webhook that must approve the pods of {workload}?", "webhook-call",
 	[]probes.Any{probes.ValidatingWebhooks, probes.MutatingWebhooks, probes.Services, probes.EndpointSlices, probes.Deployments}, func(facts *probes.Facts, c shortage, s *Suspect) Answer {
 		m := webhookFailed.FindStringSubmatch(c.says)
 		if m == nil {
@@ -111,7 +111,7 @@ var webhookUnreachable = admissionRule("webhook-unreachable", "does the API serv
 			return CantTell(fmt.Errorf("the webhook %s is outside the cluster: %s", m[1], m[2]), c.seen, configured)
 		}
 		return backendOf(facts, *h, c, m[2], s, configured)
-	})
+	}))
 
 // badCertificate looks into the configuration's CA bundle: the API server's
 // TLS error is its own observation, the bundle says more.
