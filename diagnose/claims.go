@@ -345,7 +345,8 @@ func provisions(spec corev1.PodSpec, podName, provisioner string) bool {
 	sidecar := false
 	for _, c := range spec.Containers {
 		for _, arg := range slices.Concat(c.Command, c.Args) {
-			if strings.Contains(arg, provisioner) {
+			// The driver's pods on the nodes name their socket's place after it.
+			if strings.Contains(arg, provisioner) && !strings.Contains(arg, "/plugins") {
 				return true
 			}
 		}

@@ -207,7 +207,7 @@ func covers(labels, selector map[string]string) bool {
 var kubeProxyDown = &Rule{
 	ID:       "kube-proxy-down-on-node",
 	Explains: []*Rule{nameLookupsFail, targetUnreachable, podCrashLooping, podNotReady},
-	Needs:    []probes.Any{probes.Pods, probes.Nodes, probes.Logs, probes.Services},
+	Needs:    []probes.Any{probes.Pods, probes.Nodes, probes.Logs, probes.Services, probes.Workloads},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)
 		if err != nil {
@@ -236,11 +236,14 @@ var kubeProxyDown = &Rule{
 			for _, p := range pods.On(node) {
 				if isKubeProxy(p) && p.DeletionTimestamp == nil {
 					found = append(found, Suspect{
-						Subjects: []Ref{{Kind: "Node", Name: node}, podRef(p)}, Effects: hurt[node], Through: []Ref{podRef(p)}, Data: p,
+						Subjects: []Ref{{Kind: "Node", Name: node}, workloadOf(facts, p), podRef(p)}, Effects: hurt[node], Through: []Ref{podRef(p)}, Data: p,
 						Vars: map[string]string{"node": node, "pod": p.Name, "namespace": p.Namespace},
 					})
 				}
 			}
+		}
+		if down := slices.DeleteFunc(slices.Clone(found), func(s Suspect) bool { return probes.Ready(s.Data.(*corev1.Pod)) }); len(down) > 1 {
+			return oneDaemon(down)
 		}
 		return found
 	},
@@ -252,7 +255,7 @@ var kubeProxyDown = &Rule{
 			if err != nil {
 				return CantTell(err)
 			}
-			n := nodes.Get("", s.Subjects[0].Name)
+			n := nodes.Get("", s.Data.(*corev1.Pod).Spec.NodeName)
 			if n == nil {
 				return Answered(true)
 			}
@@ -265,7 +268,7 @@ var kubeProxyDown = &Rule{
 			return Answered(true)
 		},
 	}, {
-		Asks:  "Is the kube-proxy of node {node} not ready?",
+		Asks:  "Is kube-proxy not ready on {node}?",
 		Needs: []probes.Any{probes.Pods, probes.Logs},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			p := s.Data.(*corev1.Pod)

@@ -34,15 +34,38 @@ var programFails = &Rule{
 	ID:         "program-fails",
 	Explains:   append(slices.Clone(dying), podNotReady),
 	LastResort: true,
-	Needs:      []probes.Any{probes.Pods},
-	Suspects: perContainer(func(c container) bool {
-		exit := probes.LastExit(c.status)
-		if exit == nil {
-			return c.status.State.Running != nil && !c.status.Ready
+	Needs:      []probes.Any{probes.Pods, probes.Workloads},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		list := perContainer(func(c container) bool {
+			exit := probes.LastExit(c.status)
+			if exit == nil {
+				return c.status.State.Running != nil && !c.status.Ready
+			}
+			return exit.ExitCode != 0 && exit.Reason != "OOMKilled" && exit.Reason != "StartError" && exit.ExitCode != 137 && exit.ExitCode != 143
+		})(facts, effects)
+		// Programs that fail on one node and run well on others have the node in common.
+		byNode := map[string][]Ref{}
+		for _, s := range list {
+			if node := onlyNode(facts, s); node != "" {
+				byNode[node] = appendNew(byNode[node], s.Subjects[0])
+			}
 		}
-		return exit.ExitCode != 0 && exit.Reason != "OOMKilled" && exit.Reason != "StartError" && exit.ExitCode != 137 && exit.ExitCode != 143
-	}),
+		for i, s := range list {
+			if others := byNode[onlyNode(facts, s)]; len(others) > 1 {
+				list[i].Vars["together"] = fmt.Sprintf("%s fail on node %s and run well on others", refNames(others), onlyNode(facts, s))
+			}
+		}
+		return list
+	},
 	Tests: []Test{{
+		Asks: "does it fail for itself, not together with other programs on one node?",
+		Run: func(_ *probes.Facts, s Suspect) Answer {
+			if says := s.Vars["together"]; says != "" {
+				return Answered(false, Saw("pods", nil, "%s", says))
+			}
+			return Answer{Truth: Yes}
+		},
+	}, {
 		Asks:  "does the log name an error of the program itself?",
 		Needs: []probes.Any{probes.Logs},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
@@ -66,6 +89,23 @@ var programFails = &Rule{
 			return a
 		},
 	}},
+}
+
+// onlyNode is the node that all failing containers of a suspect run on, while
+// its workload's pods on other nodes are ready; empty if there is no such node.
+func onlyNode(facts *probes.Facts, s Suspect) string {
+	node := ""
+	for _, c := range containers(s) {
+		if node != "" && c.pod.Spec.NodeName != node {
+			return ""
+		}
+		node = c.pod.Spec.NodeName
+	}
+	workloads, err := probes.Workloads.Of(facts)
+	if err != nil || !slices.ContainsFunc(workloads.Pods(s.Subjects[0]), func(p *corev1.Pod) bool { return p.Spec.NodeName != node && probes.Ready(p) }) {
+		return ""
+	}
+	return node
 }
 
 // programEndsWell: the program does its work and ends, where one is expected

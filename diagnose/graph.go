@@ -46,6 +46,9 @@ func (g *graph) cascade() {
 				continue
 			}
 			for _, c := range slices.Clone(g.causedBy[s]) {
+				if c.Rule.LastResort && !f.Rule.Relay {
+					continue // it knows less than what is said of the node
+				}
 				if c != f && !slices.Contains(c.Effects, f) && !leadsTo(f, c, map[*Finding]bool{}) {
 					c.Effects = append(slices.Clone(c.Effects), f)
 					g.causedBy[f] = append(g.causedBy[f], c)

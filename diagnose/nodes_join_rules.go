@@ -9,6 +9,8 @@ import (
 
 	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/network"
 	"github.com/pposiraegi/ppodoctor/probes/userdata"
@@ -185,9 +187,32 @@ var apiServerClosed = joinRule("control-plane-closed-to-nodes", "can the instanc
 		if len(open) > 0 || len(lacking) == 0 && len(n.from(facts)) > 0 {
 			return Answered(false, open...)
 		}
+		if peer := n.readyPeer(facts); peer != nil {
+			return Answered(false, SawObject("nodes", "", peer.Name, "node %s, made in the same way, is ready", peer.Name))
+		}
 		unknown := CantTell(errors.Join(append(lacking, facts.Err(probes.Instances))...))
 		return unknown.With("says", "whether it is open could not be read").With("groups", "the nodes' groups")
 	})
+
+// readyPeer is a node made in the same way as nodes that have fallen silent,
+// and ready; nil for those that never joined.
+func (n *newcomer) readyPeer(facts *probes.Facts) *corev1.Node {
+	nodes, err := probes.Nodes.Of(facts)
+	if err != nil || len(n.nodes) == 0 || len(n.claims) > 0 {
+		return nil
+	}
+	for _, peer := range nodes.All() {
+		class, group := peer.Labels["karpenter.k8s.aws/ec2nodeclass"], peer.Labels["eks.amazonaws.com/nodegroup"]
+		c := nodeCondition(peer, corev1.NodeReady)
+		if c == nil || c.Status != corev1.ConditionTrue {
+			continue
+		}
+		if n.class != nil && class == n.class.Name || n.group != nil && group == n.group.Name {
+			return peer
+		}
+	}
+	return nil
+}
 
 func groupNames(world *network.World, ids []string) string {
 	var names []string

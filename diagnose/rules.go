@@ -26,6 +26,8 @@ func Rules() []*Rule {
 		autoscalingRules,
 		deletionRules,
 		rolloutRules,
+		cycleRules,
+		downRules,
 		claimRules,
 		serviceRules,
 		infrastructureRules,
