@@ -19,6 +19,7 @@ type mention struct {
 	holder     Ref    // the object that holds the value: the workload or a ConfigMap
 	where      string // "env CART_ADDR of container web", "key addr of ConfigMap web"
 	value      string // the text that names it, without credentials
+	file       bool   // a mounted file says it: whether the program uses it isn't known
 	seen       Evidence
 }
 
@@ -26,7 +27,7 @@ var (
 	// hostPorts finds HOST:PORT in a text, also within URLs, lists and DSNs.
 	hostPorts = regexp.MustCompile(`(?i)(?:^|[\s,;=("'/@])((?:\d{1,3}\.){3}\d{1,3}|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?):(\d{2,5})(?:$|[^\w.:-])`)
 	// hostURLs finds the host of URLs without a port.
-	hostURLs = regexp.MustCompile(`(?i)\b(https?)://(?:[^\s/@]*@)?([a-z0-9][a-z0-9.-]*[a-z0-9])(?:$|[/?#\s"',])`)
+	hostURLs = regexp.MustCompile(`(?i)\b(https?|postgres(?:ql)?|mysql|mariadb|rediss?|amqps?|mongodb|nats)://(?:[^\s/@]*@)?([a-z0-9][a-z0-9.-]*[a-z0-9])(?:$|[/?#\s"',])`)
 	hostName = regexp.MustCompile(`^(?:(?:\d{1,3}\.){3}\d{1,3}|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?)$`)
 	hostEnv  = regexp.MustCompile(`(?i)^(.*?)_?(HOST|HOSTNAME|SERVER|ADDR|ADDRESS|SERVICE|ENDPOINT)$`)
 	secretIn = regexp.MustCompile(`://[^\s/@]*@`)
@@ -52,14 +53,22 @@ func mentionsOf(p *corev1.Pod, owner Ref, maps *probes.List[corev1.ConfigMap]) [
 			continue
 		}
 		holder := Ref{Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name}
+		begin := len(list)
 		for _, key := range sortedKeys(m.Data) {
+			where := fmt.Sprintf("key %s of ConfigMap %s", key, m.Name)
+			for _, one := range pairMentions(m.Data[key], mention{holder: holder, where: where}) {
+				one.seen = SawObject("configmaps", m.Namespace, m.Name, "%s says %s", where, one.value)
+				list = append(list, one)
+			}
 			for _, line := range strings.Split(m.Data[key], "\n") {
 				if len(line) > 2000 || strings.HasPrefix(strings.TrimSpace(line), "#") {
 					continue
 				}
-				where := fmt.Sprintf("key %s of ConfigMap %s", key, m.Name)
 				list = append(list, textMentions(strings.TrimSpace(line), holder, where, SawObject("configmaps", m.Namespace, m.Name, "%s says %q", where, clean(line)))...)
 			}
+		}
+		for i := begin; i < len(list); i++ {
+			list[i].file = true
 		}
 	}
 	return list
@@ -70,6 +79,7 @@ func mentionsOf(p *corev1.Pod, owner Ref, maps *probes.List[corev1.ConfigMap]) [
 func clean(s string) string {
 	s = urlPath.ReplaceAllString(s, "$1/…")
 	s = secretIn.ReplaceAllString(strings.TrimSpace(s), "://…@")
+	s = secretPair.ReplaceAllString(s, "$1…")
 	if len(s) > 200 {
 		s = s[:200] + "…"
 	}
@@ -122,7 +132,7 @@ func containerMentions(p *corev1.Pod, c *corev1.Container, owner Ref, maps *prob
 		for other, o := range vars { // $(OTHER) within a value
 			value = strings.ReplaceAll(value, "$("+other+")", o.value)
 		}
-		found := textMentions(value, v.holder, v.where, v.seen)
+		found := append(textMentions(value, v.holder, v.where, v.seen), pairMentions(value, mention{holder: v.holder, where: v.where, seen: v.seen})...)
 		if m := hostEnv.FindStringSubmatch(name); len(found) == 0 && m != nil && hostName.MatchString(value) {
 			one := mention{host: value, holder: v.holder, where: v.where, value: clean(value), seen: v.seen}
 			for _, sibling := range []string{m[1] + "_PORT", strings.TrimSuffix(name, "HOST") + "PORT", m[1] + "PORT"} {
@@ -143,7 +153,9 @@ func containerMentions(p *corev1.Pod, c *corev1.Container, owner Ref, maps *prob
 		}
 		for _, line := range strings.Split(a, "\n") {
 			where := "the arguments of container " + c.Name
-			list = append(list, textMentions(line, owner, where, SawObject("pods", p.Namespace, p.Name, "container %s of %s has the argument %q", c.Name, short(owner), clean(line)))...)
+			seen := SawObject("pods", p.Namespace, p.Name, "container %s of %s has the argument %q", c.Name, short(owner), clean(line))
+			list = append(list, textMentions(line, owner, where, seen)...)
+			list = append(list, pairMentions(line, mention{holder: owner, where: where, seen: seen})...)
 		}
 	}
 	return list
@@ -162,11 +174,7 @@ func textMentions(text string, holder Ref, where string, seen Evidence) []mentio
 		rest = rest[m[5]:]
 	}
 	for _, m := range hostURLs.FindAllStringSubmatch(text, -1) {
-		port := "80"
-		if strings.EqualFold(m[1], "https") {
-			port = "443"
-		}
-		list = append(list, mention{host: strings.ToLower(m[2]), port: port, holder: holder, where: where, value: clean(text), seen: seen})
+		list = append(list, mention{host: strings.ToLower(m[2]), port: defaultPorts[strings.ToLower(m[1])], holder: holder, where: where, value: clean(text), seen: seen})
 	}
 	return list
 }

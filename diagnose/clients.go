@@ -155,9 +155,9 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 				if now != nil && (telemetry.MatchString(entry.Text) || over(entry, l, *now)) {
 					continue
 				}
-				if m := entry.lookupMeaning(); slices.Contains(noAnswerMeanings, m) || slices.Contains(noNameMeanings, m) {
+				if m := entry.lookupMeaning(); slices.Contains(noAnswerMeanings, m) || slices.Contains(noNameMeanings, m) || m == "dns-failed" {
 					lookups.count += entry.Count
-					lookups.hosts = append(lookups.hosts, entry.captures["host"])
+					lookups.hosts = append(lookups.hosts, entry.Host)
 					continue
 				}
 				meanings := append([]string{entry.meaning}, entry.Also...)
@@ -246,6 +246,7 @@ func disserved(u *unreached) string {
 // a NetworkPolicy closes.
 func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, known []*unreached, lookups lookedUp) []*unreached {
 	var calls []*unreached
+	told := len(known) > 0 || slices.ContainsFunc(lookups.hosts, func(h string) bool { return h != "" })
 	for _, m := range mentions {
 		n, _ := strconv.Atoi(m.port)
 		if m.port == "" || n < 53 || n > 65535 || strings.Contains(strings.ToLower(m.where+" "+m.value), "image") || telemetry.MatchString(strings.ReplaceAll(m.where, "_", " ")) {
@@ -255,6 +256,9 @@ func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.Lo
 		u := &unreached{client: owner, pods: pods, host: strings.TrimSuffix(m.host, "."), port: m.port, target: t, mentions: []mention{m}}
 		if slices.Contains(lookups.hosts, u.host) {
 			continue // that is a lookup's failure
+		}
+		if m.file && logs != nil && (told || probes.Ready(pods[0])) && slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return len(logs.Of(p.Namespace, p.Name)) > 0 }) {
+			continue // a file that many mount, and a log that tells of no such call
 		}
 		if slices.ContainsFunc(slices.Concat(known, calls), func(o *unreached) bool {
 			return o.address() == u.address() || o.target.Ref == t.Ref && o.target.Kind == t.Kind && o.port == u.port

@@ -22,7 +22,7 @@ func blamesOthers(f *logFault) bool {
 	if f.failure.Meaning == "" {
 		return f.failure.Host != "" || aboutOthers.MatchString(f.line())
 	}
-	return !slices.Contains(ownErrors, f.failure.Meaning)
+	return slices.ContainsFunc(append([]string{f.failure.Meaning}, f.failure.Also...), func(m string) bool { return !slices.Contains(ownErrors, m) })
 }
 
 // ownErrors are the meanings that blame the program, and that no other rule is about.

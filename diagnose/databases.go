@@ -69,34 +69,6 @@ func serversOf(d *probes.Directory, f *logFault, list []setting) []probes.Target
 	return targets
 }
 
-// databaseImage recognises images of databases and brokers.
-var databaseImage = regexp.MustCompile(`(?i)postgres|mysql|maria|percona|mongo|redis|valkey|keydb|rabbit|kafka|cassandra|cockroach|clickhouse|mssql|elastic|opensearch|timescale|postgis|nats|memcached`)
-
-// A server is a database's container that a client uses.
-type server struct {
-	target    probes.Target
-	container container
-}
-
-// databaseOf is the database that the failure is about, or nil where it can't
-// be told or is outside the cluster.
-func databaseOf(facts *probes.Facts, f *logFault, list []setting) *server {
-	d, err := directory(facts)
-	if err != nil {
-		return nil
-	}
-	for _, t := range serversOf(d, f, list) {
-		for _, p := range t.Pods {
-			for _, c := range containersOf(p) {
-				if databaseImage.MatchString(c.spec.Image) && !strings.Contains(c.spec.Image, "exporter") {
-					return &server{t, c}
-				}
-			}
-		}
-	}
-	return nil
-}
-
 var (
 	passwordName = regexp.MustCompile(`(?i)pass|pwd|secret|credential|auth`)
 	addressName  = regexp.MustCompile(`(?i)(?:url|uri|dsn|conn(?:ection)?_?(?:str|string)?)$`)
@@ -116,10 +88,10 @@ func pickSetting(list []setting, fits ...*regexp.Regexp) *setting {
 	return nil
 }
 
-var databaseNeeds = slices.Concat(settingNeeds, directoryNeeds, []probes.Any{probes.Claims, probes.Workloads})
+var databaseNeeds = slices.Concat(settingNeeds, directoryNeeds, []probes.Any{probes.Claims, probes.Workloads, probes.AppLogs})
 
 // databaseCredentialsWrong: a database or broker refuses user or password.
-var databaseCredentialsWrong = fromLog("database-credentials-wrong", "does the server refuse the client's user or password?", ailing, databaseNeeds,
+var databaseCredentialsWrong = fromLog("database-credentials-wrong", "does the server refuse the client's user or password?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame {
 		b := blame{vars: map[string]string{"hint": "", "server": "the server", "user": f.failure.Captures["user"]}}
 		if b.vars["user"] == "" {
@@ -144,10 +116,21 @@ var databaseCredentialsWrong = fromLog("database-credentials-wrong", "does the s
 			return b
 		}
 		b.vars["server"] = short(workloadOf(facts, db.container.pod))
+		if t := db.told; t != nil {
+			b.found = append(b.found, t.evidence())
+			if m := userNotFound.FindStringSubmatch(t.failure.Text + " " + f.failure.Text); m != nil {
+				b.subject, b.vars["user"] = workloadOf(facts, db.container.pod), m[1]+m[2]
+				b.vars["hint"] += fmt.Sprintf(" The server says that it has no user %s.", m[1]+m[2])
+				return b
+			}
+		}
 		theirs, _ := settings(facts, db.container)
 		compareCredentials(facts, f, &b, password, mine, theirs, db)
 		return b
 	}, "db-credentials", "amqp-refused")
+
+// userNotFound: the server says that there is no such user.
+var userNotFound = regexp.MustCompile(`(?i)could not find user \\?"([^"\\]+)|(?:user|role) \\?"([^"\\]+)\\?" does not exist`)
 
 var databasePassword = regexp.MustCompile(`(?i)(?:db|database|postgres|pg|mysql|maria|mongo|redis|rabbit|amqp|sql|datasource|jdbc|sasl|kafka).*(?:pass|pwd)`)
 
@@ -278,11 +261,11 @@ func blameHolder(facts *probes.Facts, f *logFault, name string) blame {
 }
 
 // databaseUnknown: the server has no such database or role.
-var databaseUnknown = fromLog("database-unknown", "does the server say that it has no such database or role?", ailing, databaseNeeds,
+var databaseUnknown = fromLog("database-unknown", "does the server say that it has no such database or role?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame { return blameHolder(facts, f, f.failure.Captures["name"]) }, "db-unknown")
 
 // databaseAccessDenied: the server knows the user, who may not.
-var databaseAccessDenied = fromLog("database-access-denied", "does the server deny the operation to a user whom it knows?", ailing, databaseNeeds,
+var databaseAccessDenied = fromLog("database-access-denied", "does the server deny the operation to a user whom it knows?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame {
 		b := blame{vars: map[string]string{"server": "the server"}}
 		list, err := clientFacts(facts, f)
@@ -293,12 +276,15 @@ var databaseAccessDenied = fromLog("database-access-denied", "does the server de
 		if db := databaseOf(facts, f, list); db != nil {
 			b.subject = workloadOf(facts, db.container.pod)
 			b.vars["server"] = short(b.subject)
+			if db.told != nil {
+				b.found = append(b.found, db.told.evidence())
+			}
 		}
 		return b
 	}, "db-access-denied")
 
 // databaseReadOnly: a write goes to a server that only reads.
-var databaseReadOnly = fromLog("database-read-only", "does the server say that it only reads?", ailing, databaseNeeds,
+var databaseReadOnly = fromLog("database-read-only", "does the server say that it only reads?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame {
 		b := blame{vars: map[string]string{"hint": ""}}
 		list, err := clientFacts(facts, f)
@@ -326,7 +312,7 @@ var (
 )
 
 // connectionsExhausted: the server takes no more connections.
-var connectionsExhausted = fromLog("database-connections-exhausted", "does the server take no more connections?", ailing, databaseNeeds,
+var connectionsExhausted = fromLog("database-connections-exhausted", "does the server take no more connections?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame {
 		b := blame{vars: map[string]string{"server": "the server", "hint": ""}}
 		list, err := clientFacts(facts, f)
@@ -372,7 +358,7 @@ var databaseDataUnusable = fromLog("database-data-unusable", "does the server sa
 	}, "db-data-unusable", "prometheus-storage-damaged")
 
 // schemaMissing: a migration has not run.
-var schemaMissing = fromLog("database-schema-missing", "does the server lack a table or column?", ailing, []probes.Any{probes.Jobs},
+var schemaMissing = fromLog("database-schema-missing", "does the server lack a table or column?", ailingOrRefused, []probes.Any{probes.Jobs},
 	func(facts *probes.Facts, f *logFault) blame {
 		b := blame{vars: map[string]string{"name": f.failure.Captures["name"], "hint": ""}}
 		if b.vars["name"] == "" {

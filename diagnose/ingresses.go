@@ -240,7 +240,7 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 })
 
 var serviceRules = []*Rule{
-	clientsFailing, serviceWithoutEndpoints, servicePortDead, ingressWithoutBackend, targetUnreachable,
+	clientsFailing, clientsRefused, serviceWithoutEndpoints, servicePortDead, ingressWithoutBackend, targetUnreachable,
 	selectorMatchesNothing, noPodsAsked, selectorMatchesOthers, targetPortWrong, protocolWrong, servicePortWrong,
 	clientPortWrong, clientHostWrong, serviceMissing, externalNameWrong,
 	backendNotReady, blockedByPolicy, backendHidden, governingServiceMissing,

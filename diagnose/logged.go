@@ -14,6 +14,8 @@ import (
 var (
 	dying  = []*Rule{podCrashLooping, podRestarting, jobFailing}
 	ailing = []*Rule{podCrashLooping, podRestarting, jobFailing, podNotReady, podNotStarting}
+	// ailingOrRefused are those whose containers may look healthy as well.
+	ailingOrRefused = append([]*Rule{clientsRefused}, ailing...)
 )
 
 // A logFault is the failure that says most about a container, with its log.
@@ -23,6 +25,9 @@ type logFault struct {
 	log       *probes.ContainerLog
 	failure   *logread.Failure
 }
+
+// talkative takes the containers whose logs may tell of a refusal, too.
+func talkative(c container) bool { return unwell(c) || c.status.Ready && probes.Ready(c.pod) }
 
 // unwell takes the containers whose logs may say why their pod is in trouble.
 func unwell(c container) bool {
@@ -127,12 +132,19 @@ type blame struct {
 // to blame; it may read the needs.
 func fromLog(id, asks string, explains []*Rule, needs []probes.Any, find func(*probes.Facts, *logFault) blame, meanings ...string) *Rule {
 	all := append([]probes.Any{probes.Logs, probes.Pods}, needs...)
+	pick := unwell
+	if slices.Contains(explains, clientsRefused) {
+		all, pick = append(all, probes.AppLogs), talkative
+	}
 	return &Rule{
 		ID: id, Explains: explains, Needs: all,
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 			var list []Suspect
-			for _, s := range suspectsOf(effects, unwell) {
-				f, _ := decisive(facts, containers(s))
+			for _, s := range suspectsOf(effects, pick) {
+				f, _ := decisive(facts, slices.DeleteFunc(slices.Clone(containers(s)), func(c container) bool { return !unwell(c) }))
+				if f == nil && !unwell(containers(s)[0]) {
+					f = refusedIn(facts, containers(s))
+				}
 				if !f.means(meanings...) {
 					continue
 				}

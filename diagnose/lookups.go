@@ -40,12 +40,14 @@ var nameLookupsFail = &Rule{
 	ID:           "name-lookups-fail",
 	Explains:     []*Rule{podCrashLooping, podNotReady, podNotStarting, clientsFailing},
 	Intermediate: true,
-	Needs:        []probes.Any{probes.Pods, probes.Logs, probes.AppLogs},
+	Needs:        append([]probes.Any{probes.Logs}, callFacts...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		logs, err := probes.Logs.Of(facts)
 		if err != nil {
 			return nil
 		}
+		dir, _ := callDirectory(facts)
+		maps, _ := probes.ConfigMaps.Of(facts)
 		var found []Suspect
 		clear := map[string]bool{} // nodes on which lookups clearly get no answer
 		for _, effect := range effects {
@@ -58,7 +60,7 @@ var nameLookupsFail = &Rule{
 				pods = c.pods
 			}
 			for _, p := range pods {
-				t.read(from, p)
+				t.read(from, p, func(host string) string { return absentName(dir, maps, effect.Subject(), p, host) })
 			}
 			if t.noAnswer {
 				for _, p := range t.pods {
@@ -113,19 +115,62 @@ func (l logged) lookupMeaning() string {
 	return ""
 }
 
-// read takes from a pod's logs what they say of lookups.
-func (t *lookupTrouble) read(logs *probes.LogSet, p *corev1.Pod) {
+// absentName is the name that a workload's failed lookup was for, where the
+// cluster has no such Service, so that DNS must have answered that it does not
+// exist. Of a line that says no name it is the only absent one that the
+// workload is configured with. Else it is empty.
+func absentName(dir *probes.Directory, maps *probes.List[corev1.ConfigMap], owner Ref, p *corev1.Pod, host string) string {
+	if dir == nil {
+		return ""
+	}
+	absent := func(host string) bool {
+		t := dir.Lookup(p.Namespace, host, "")
+		if t.Kind == probes.TargetService && t.External != "" {
+			t = dir.Lookup(t.Ref.Namespace, t.External, "")
+		}
+		return t.Kind == probes.TargetService && t.Missing
+	}
+	if host != "" {
+		if absent(host) {
+			return host
+		}
+		return ""
+	}
+	only := ""
+	for _, m := range mentionsOf(p, owner, maps) {
+		if absent(m.host) && m.host != only {
+			if only != "" {
+				return ""
+			}
+			only = m.host
+		}
+	}
+	return only
+}
+
+// read takes from a pod's logs what they say of lookups; absent gives the name
+// that can't exist, for a host or for a line without one.
+func (t *lookupTrouble) read(logs *probes.LogSet, p *corev1.Pod, absent func(string) string) {
 	var missing []error
 	seen := false
 	for _, entry := range failures(logs, p) {
 		meaning := entry.lookupMeaning()
+		name := ""
+		switch {
+		case meaning == "dns-failed":
+			name = absent(entry.Host)
+		case slices.Contains(noNameMeanings, meaning):
+			if name = entry.Host; name == "" {
+				name = absent("")
+			}
+		}
+		if name != "" && !slices.Contains(t.noName, name) {
+			t.noName = append(t.noName, name)
+		}
 		switch {
 		case slices.Contains(noAnswerMeanings, meaning):
 			t.noAnswer = true
-		case slices.Contains(noNameMeanings, meaning):
-			if host := entry.captures["host"]; host != "" && !slices.Contains(t.noName, host) {
-				t.noName = append(t.noName, host)
-			}
+		case slices.Contains(noNameMeanings, meaning), name != "":
 		case slices.Contains(vagueMeanings, meaning):
 			t.vague = true
 		default:

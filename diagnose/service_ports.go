@@ -329,7 +329,7 @@ func portOfService(facts *probes.Facts, dir *probes.Directory, s *corev1.Service
 			switch {
 			case m.port == called:
 				wrong = append(wrong, m)
-				clients[owner] = true
+				clients[m.holder] = true // those that share a ConfigMap are one
 			case slices.ContainsFunc(s.Spec.Ports, func(sp corev1.ServicePort) bool { return fmt.Sprint(sp.Port) == m.port }):
 				right = append(right, m)
 			}

@@ -100,7 +100,8 @@ func objects(fields map[string]string) map[string]string {
 
 var (
 	inURL    = regexp.MustCompile(`\b(?:https?|grpcs?|rediss?|amqps?|postgres(?:ql)?|mysql|mongodb(?:\+srv)?|kafka|tcp|nats|jdbc:\w+)://(?:[^\s/@"']*@)?([A-Za-z0-9_.-]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?`)
-	hostPort = regexp.MustCompile(`(?:^|[\s"'/(=\[>@])((?:[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*|\d{1,3}(?:\.\d{1,3}){3}):(\d{2,5})\b`)
+	hostPort = regexp.MustCompile(`(?:^|[\s"'/(=\[>@]|ipv4:)((?:[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*|\d{1,3}(?:\.\d{1,3}){3}):(\d{2,5})\b`)
+	dsnHost  = regexp.MustCompile(`(?i)\bhost=([a-z][\w.-]*[\w])`)
 	source   = regexp.MustCompile(`\.(?:go|js|ts|mjs|cjs|py|rb|rs|java|kt|php|cs|ex|scala|c|cc|cpp|h)$`)
 )
 
@@ -142,10 +143,23 @@ func target(captures map[string]string, text string) (host, port string) {
 			}
 		}
 	}
+	if host == "" && captures != nil && strings.Contains(text, "\n") {
+		for _, m := range hostPort.FindAllStringSubmatch(telling(text), 6) { // gRPC in Python says it on a line of its own
+			if !source.MatchString(m[1]) {
+				host, port = m[1], m[2]
+				break
+			}
+		}
+	}
 	if h, p, err := net.SplitHostPort(host); err == nil {
 		host, port = h, p
 	}
-	return strings.Trim(strings.TrimSuffix(host, "."), "[]'\"`,;()"), port
+	host = strings.Trim(strings.TrimSuffix(host, "."), "[]'\"`,;()")
+	// A DSN that is quoted says by which name the address was found.
+	if m := dsnHost.FindStringSubmatch(head); m != nil && net.ParseIP(host) != nil {
+		host = m[1]
+	}
+	return host, port
 }
 
 // ownFrame is the first frame of a panic or exception that is the program's
