@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func blameMention(u *unreached, s *Suspect) []Evidence {
 }
 
 // clientPortWrong: a client calls a port that the Service does not have.
-var clientPortWrong = ofCalls("client-port-wrong", nil, "does {client} call a port that the Service does not have, and it alone?",
+var clientPortWrong = ofCalls("client-port-wrong", templates, "does {client} call a port that the Service does not have, and it alone?",
 	func(facts *probes.Facts, dir *probes.Directory, u *unreached, s *Suspect) Answer {
 		svc := serviceOfCall(dir, u)
 		if svc == nil || !wrongPort(dir, u) {
@@ -103,6 +104,43 @@ var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a
 		s.Vars["hint"] = fmt.Sprintf(" The Service that is there is %s in namespace %s.", near.Name, near.Namespace)
 		return Answered(true, append(blameMention(u, s), none, SawObject("services", near.Namespace, near.Name, "Service %s/%s has the ports %s", near.Namespace, near.Name, servicePortList(near)))...)
 	})
+
+// clientSchemeWrong: a client speaks TLS to a port that serves plain HTTP, or
+// plain HTTP to one that serves TLS, because the URL that it is given says so.
+var clientSchemeWrong = ofCalls("client-scheme-wrong", nil, "does {client} call by a scheme, TLS or not, that the port does not serve?",
+	func(_ *probes.Facts, dir *probes.Directory, u *unreached, s *Suspect) Answer {
+		if !u.tls || len(u.mentions) == 0 {
+			return Answered(false, Evidence{Says: "nothing says that one side speaks TLS and the other does not"})
+		}
+		m := u.mentions[0]
+		scheme := schemeOf.FindStringSubmatch(m.value)
+		svc := serviceOfCall(dir, u)
+		if scheme == nil || svc == nil {
+			return Answered(false, m.seen)
+		}
+		s.Vars["scheme"], s.Vars["right"] = scheme[1], strings.TrimSuffix(scheme[1], "s")
+		if s.Vars["right"] == scheme[1] {
+			s.Vars["right"] += "s"
+		}
+		secured := securePort(svc, u)
+		if secured == strings.HasSuffix(scheme[1], "s") {
+			return Answered(false, m.seen, SawObject("services", svc.Namespace, svc.Name, "port %s of Service %s is one of that scheme", u.port, svc.Name))
+		}
+		return Answered(true, append(blameMention(u, s), SawObject("services", svc.Namespace, svc.Name, "Service %s has the ports %s", svc.Name, servicePortList(svc)))...)
+	})
+
+var (
+	schemeOf   = regexp.MustCompile(`(?i)\b(https?|grpcs?|rediss?|amqps?|wss?)://`)
+	secureName = regexp.MustCompile(`(?i)https|tls|ssl|secure`)
+)
+
+// securePort reports whether a Service's port is by number, name or
+// application protocol one for TLS.
+func securePort(s *corev1.Service, u *unreached) bool {
+	n := u.portNumber()
+	sp := portOf(s, n)
+	return n == 443 || n == 8443 || n == 6443 || sp != nil && (secureName.MatchString(sp.Name+" "+sp.TargetPort.StrVal) || sp.AppProtocol != nil && secureName.MatchString(*sp.AppProtocol) || sp.TargetPort.IntVal == 8443 || sp.TargetPort.IntVal == 443)
+}
 
 // sameNameElsewhere is the only Service of the name that was called, in
 // another namespace.
@@ -164,19 +202,24 @@ var serviceMissing = &Rule{
 }
 
 // namesake is the workload that has the name of a missing Service and that no
-// other Service selects.
+// other Service for clients in the cluster selects.
 func namesake(facts *probes.Facts, dir *probes.Directory, missing Ref) (Ref, *corev1.Pod) {
 	workloads, err := probes.Workloads.Of(facts)
 	if err != nil {
 		return Ref{}, nil
 	}
+	return unselected(dir, workloads, missing)
+}
+
+func unselected(dir *probes.Directory, workloads *probes.WorkloadIndex, missing Ref) (Ref, *corev1.Pod) {
 	for _, owner := range workloads.All() {
 		if owner.Namespace != missing.Namespace || owner.Name != missing.Name {
 			continue
 		}
 		p := workloads.Pods(owner)[0]
 		selected := slices.ContainsFunc(dir.Services.All(), func(s *corev1.Service) bool {
-			return s.Namespace == p.Namespace && slices.Contains(dir.Behind(s), p)
+			outside := s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+			return s.Namespace == p.Namespace && !outside && !headless(s) && slices.Contains(dir.Behind(s), p)
 		})
 		if !selected {
 			return owner, p

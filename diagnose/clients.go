@@ -19,6 +19,7 @@ import (
 var (
 	refusedMeanings = []string{"tcp-refused"}
 	droppedMeanings = []string{"tcp-timeout", "tcp-no-route", "net-unreachable", "timeout-ambiguous", "read-timeout"}
+	tlsMeanings     = []string{"tls-protocol"}
 	otherMeanings   = []string{"tcp-reset", "no-healthy-upstream", "rpc-unavailable", "db-unreachable", "kafka-unreachable", "redis-master-unreachable", "tls-protocol"}
 	// telemetry is what programs do beside their work: that it fails hurts nobody.
 	telemetry = regexp.MustCompile(`(?i)\b(?:traces?|tracing|spans?|otlp|opentelemetry|otel|jaeger|zipkin|statsd|metrics?|telemetry|profil(?:er|ing))\b`)
@@ -32,6 +33,7 @@ type unreached struct {
 	target     probes.Target
 	refused    bool       // at least one connection was refused
 	dropped    bool       // at least one got no answer
+	tls        bool       // at least one failed because only one side speaks TLS
 	lines      []Evidence // of logs; none where only the configuration says so
 	count      int
 	mentions   []mention // where the address comes from
@@ -185,6 +187,7 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 				}
 				u.count += entry.Count
 				u.refused, u.dropped = u.refused || refused, u.dropped || dropped
+				u.tls = u.tls || says(tlsMeanings)
 				if !slices.Contains(u.pods, p) {
 					u.pods = append(u.pods, p)
 				}
@@ -254,7 +257,7 @@ func configuredCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.Lo
 		}
 		t := dir.Lookup(owner.Namespace, m.host, m.port)
 		u := &unreached{client: owner, pods: pods, host: strings.TrimSuffix(m.host, "."), port: m.port, target: t, mentions: []mention{m}}
-		if slices.Contains(lookups.hosts, u.host) {
+		if slices.Contains(lookups.hosts, u.host) || t.Missing && slices.Contains(lookups.hosts, "") {
 			continue // that is a lookup's failure
 		}
 		if m.file && logs != nil && (told || probes.Ready(pods[0])) && slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return len(logs.Of(p.Namespace, p.Name)) > 0 }) {

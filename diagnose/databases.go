@@ -384,4 +384,5 @@ var dataLocked = fromLog("data-lock-held", "does another process hold the lock o
 
 var databaseRules = []*Rule{
 	databaseCredentialsWrong, databaseUnknown, databaseAccessDenied, databaseReadOnly, connectionsExhausted, databaseDataUnusable, schemaMissing, dataLocked,
+	serviceAccountDenied,
 }

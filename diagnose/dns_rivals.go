@@ -214,7 +214,7 @@ var dnsAddressWrong = &Rule{
 		}
 		return found
 	},
-	Tests: []Test{{
+	Tests: []Test{{Asks: "Did the lookups get no answer at all?", Run: func(_ *probes.Facts, s Suspect) Answer { return unanswered(s.Effects) }}, {
 		Asks:  "Is {address}, which {field} gives to pods, the address of no DNS Service?",
 		Needs: []probes.Any{probes.Services, probes.Pods},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
@@ -445,5 +445,5 @@ func whereNamed(pods []*corev1.Pod, host string) []Evidence {
 
 var dnsRules = []*Rule{
 	nameLookupsFail, dnsCutOff, dnsBlockedByPolicy, dnsBlockedByACL, dnsAddressWrong,
-	coreDNSDown, coreDNSScaledToZero, kubeProxyDown, nameDoesNotExist, severalTaggedGroups,
+	coreDNSDown, coreDNSScaledToZero, kubeProxyDown, nameDoesNotExist, dnsPolicyOutside, corefileHidesName, severalTaggedGroups,
 }

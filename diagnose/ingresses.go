@@ -240,9 +240,9 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 })
 
 var serviceRules = []*Rule{
-	clientsFailing, clientsRefused, serviceWithoutEndpoints, servicePortDead, ingressWithoutBackend, targetUnreachable,
+	clientsFailing, clientsRefused, serviceWithoutEndpoints, servicePortDead, serviceLeadsElsewhere, ingressWithoutBackend, targetUnreachable,
 	selectorMatchesNothing, noPodsAsked, selectorMatchesOthers, targetPortWrong, protocolWrong, servicePortWrong,
-	clientPortWrong, clientHostWrong, serviceMissing, externalNameWrong,
+	clientPortWrong, clientHostWrong, clientSchemeWrong, serviceMissing, externalNameWrong,
 	backendNotReady, blockedByPolicy, backendHidden, governingServiceMissing,
 	ingressServiceWrong, ingressPortWrong, ingressClassMissing, ingressSecretMissing,
 }

@@ -28,6 +28,7 @@ type lookupTrouble struct {
 	pods     []*corev1.Pod // whose lookups fail
 	unread   []*corev1.Pod // whose logs can't be had
 	noAnswer bool          // at least one lookup got no answer at all
+	hosts    []string      // the names that were looked up in vain, as far as the lines say
 	noName   []string      // the names that were answered not to exist
 	vague    bool          // only vague lines so far
 	lines    []Evidence
@@ -177,6 +178,9 @@ func (t *lookupTrouble) read(logs *probes.LogSet, p *corev1.Pod, absent func(str
 			continue
 		}
 		seen = true
+		if entry.Host != "" && !slices.Contains(t.hosts, entry.Host) {
+			t.hosts = append(t.hosts, entry.Host)
+		}
 		says := entry.quote()
 		if meaning == "dns-failed" || meaning == "dns-servfail" {
 			says += " " + lookupMark

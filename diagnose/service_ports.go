@@ -281,6 +281,9 @@ var targetPortWrong = ofServices("service-target-port-wrong", nil, "does Service
 			if !d.dead || otherProtocol(dir.Behind(g.service), sp) != "" {
 				continue
 			}
+			if near := meantFor(facts, dir, g.service); near != nil && declares(near.pods[0], sp) {
+				return Answered(false, d.says, SawObject("pods", near.pods[0].Namespace, near.pods[0].Name, "the pods that it is for, those of %s, serve it: its selector is wrong", short(near.workload)))
+			}
 			s.Vars["port"], s.Vars["targetPort"] = fmt.Sprint(sp.Port), sp.TargetPort.String()
 			if sp.TargetPort.StrVal == "" {
 				s.Vars["targetPort"] = fmt.Sprint(targetNumber(dir.Behind(g.service)[0], sp))
@@ -347,6 +350,11 @@ func portOfService(facts *probes.Facts, dir *probes.Directory, s *corev1.Service
 			}
 		}
 	}
+	if len(clients) == 1 && len(wrong) > 0 {
+		if service, known := changedLast(facts, s, wrong[0].holder); known {
+			return service, wrong, right
+		}
+	}
 	pods := dir.Behind(s)
 	serves := len(pods) > 0 && slices.ContainsFunc(podPorts(pods[0]), func(cp corev1.ContainerPort) bool { return fmt.Sprint(cp.ContainerPort) == called })
 	// With one client it is a guess, unless the Service renumbers for no
@@ -373,7 +381,7 @@ func servicePortList(s *corev1.Service) string {
 }
 
 // servicePortWrong: all clients of a Service call a port that it lost.
-var servicePortWrong = ofServices("service-port-wrong", nil, "do the clients of Service {service} agree on a port that it does not have?",
+var servicePortWrong = ofServices("service-port-wrong", templates, "do the clients of Service {service} agree on a port that it does not have?",
 	func(facts *probes.Facts, dir *probes.Directory, g *perService, s *Suspect) Answer {
 		for _, u := range g.calls {
 			if !wrongPort(dir, u) {

@@ -80,7 +80,7 @@ var serviceWithoutEndpoints = &Rule{
 			}
 			ref := Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}
 			near := meantPods(dir, workloads, s)
-			if len(used[ref]) == 0 && (near == nil || near.likeness < meantForSure) {
+			if len(used[ref]) == 0 && (near == nil || near.likeness < meantForSure || elsewhereServed(dir, s, near.pods)) {
 				continue
 			}
 			found = append(found, Suspect{
@@ -111,7 +111,7 @@ var servicePortDead = &Rule{
 			}
 			for i := range s.Spec.Ports {
 				sp := &s.Spec.Ports[i]
-				if len(used[ref]) == 0 && sp.TargetPort.StrVal == "" {
+				if len(used[ref]) == 0 && (sp.TargetPort.StrVal == "" || elsewhereServed(dir, s, dir.Behind(s))) {
 					continue
 				}
 				if headless(s) && sp.TargetPort.StrVal == "" {
@@ -206,6 +206,23 @@ func meantPods(dir *probes.Directory, workloads *probes.WorkloadIndex, s *corev1
 	return best
 }
 
+// meantFor is meantPods where the Service selects others.
+func meantFor(facts *probes.Facts, dir *probes.Directory, s *corev1.Service) *meant {
+	workloads, err := probes.Workloads.Of(facts)
+	if err != nil || len(s.Spec.Selector) == 0 {
+		return nil
+	}
+	return meantPods(dir, workloads, s)
+}
+
+// elsewhereServed reports whether another Service leads to the pods as well:
+// what is wrong with one that nobody is known to use hurts nobody then.
+func elsewhereServed(dir *probes.Directory, s *corev1.Service, pods []*corev1.Pod) bool {
+	return len(pods) > 0 && slices.ContainsFunc(dir.Services.All(), func(o *corev1.Service) bool {
+		return o != s && o.Namespace == s.Namespace && slices.Contains(dir.Behind(o), pods[0])
+	})
+}
+
 // An asked is how many pods a workload asks for.
 type asked struct {
 	workload Ref
@@ -262,6 +279,14 @@ func servicesBehind(dir *probes.Directory, effects []*Finding) []*perService {
 					g.ports = append(g.ports, sp)
 				}
 			}
+		case *lookupTrouble:
+			// A headless Service without pods has no addresses in DNS.
+			for _, host := range data.hosts {
+				if s := neededService(dir, dir.Lookup(e.Subject().Namespace, host, "")); s != nil && headless(s) && len(dir.Behind(s)) == 0 {
+					g := get(s)
+					g.effects = appendOnce(g.effects, e)
+				}
+			}
 		case *serviceUse:
 			g := get(data.service)
 			g.effects = appendOnce(g.effects, e)
@@ -287,7 +312,7 @@ func servicesBehind(dir *probes.Directory, effects []*Finding) []*perService {
 func ofServices(id string, needs []probes.Any, asks string, run func(*probes.Facts, *probes.Directory, *perService, *Suspect) Answer) *Rule {
 	all := slices.Concat(serviceFacts, needs)
 	return &Rule{
-		ID: id, Explains: []*Rule{targetUnreachable, serviceWithoutEndpoints, servicePortDead}, Needs: all,
+		ID: id, Explains: []*Rule{targetUnreachable, nameLookupsFail, serviceWithoutEndpoints, servicePortDead, serviceLeadsElsewhere}, Needs: all,
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 			dir, err := callDirectory(facts)
 			if err != nil {
@@ -432,6 +457,11 @@ var selectorMatchesOthers = ofServices("service-selector-matches-other-pods", ni
 			}
 		}
 		matched := SawObject("services", svc.Namespace, svc.Name, "Service %s selects %s, which pods of %s have", svc.Name, selectorText(svc.Spec.Selector), refNames(owners))
+		if e := leadsElsewhere(dir, workloads, svc); e != nil {
+			s.Vars["others"], s.Vars["right"], s.Vars["ports"] = short(e.others), short(e.meant), strings.Join(declaredPorts(by[owners[0]][0]), ", ")
+			s.Vars["hint"] = selectorText(uniqueLabels(workloads, e.meant, owners))
+			return Answered(true, matched, SawObject("services", e.own.Namespace, e.own.Name, "%s has a Service of its own, %s; %s, whose name Service %s has, is behind none", short(e.others), e.own.Name, short(e.meant), svc.Name))
+		}
 		if len(bad) == 0 {
 			return Answered(false, matched)
 		}
