@@ -9,9 +9,9 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// changedAt is when an object was last written after it was made, by anyone
+// rewrittenAt is when an object was last written after it was made, by anyone
 // but for its status; zero if never, or if nothing says so.
-func changedAt(m *metav1.ObjectMeta) time.Time {
+func rewrittenAt(m *metav1.ObjectMeta) time.Time {
 	var last time.Time
 	for _, f := range m.ManagedFields {
 		if f.Time != nil && f.Subresource == "" && f.Manager != "kube-controller-manager" && f.Time.After(m.CreationTimestamp.Add(time.Minute)) && f.Time.After(last) {
@@ -25,20 +25,20 @@ func changedAt(m *metav1.ObjectMeta) time.Time {
 // written last: that is the one by which a setting that had worked was broken.
 // It is unknown where neither was changed since it was made.
 func changedLast(facts *probes.Facts, s *corev1.Service, holder Ref) (service, known bool) {
-	mine := changedAt(&s.ObjectMeta)
+	mine := rewrittenAt(&s.ObjectMeta)
 	var theirs time.Time
 	switch holder.Kind {
 	case "Deployment":
 		if l, err := probes.Deployments.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = changedAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
 		}
 	case "StatefulSet":
 		if l, err := probes.StatefulSets.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = changedAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
 		}
 	case "ConfigMap":
 		if l, err := probes.ConfigMaps.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = changedAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
 		}
 	}
 	return mine.After(theirs), !mine.Equal(theirs)
