@@ -9,36 +9,33 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// rewrittenAt is when an object was last written after it was made, by anyone
-// but for its status; zero if never, or if nothing says so.
-func rewrittenAt(m *metav1.ObjectMeta) time.Time {
-	var last time.Time
-	for _, f := range m.ManagedFields {
-		if f.Time != nil && f.Subresource == "" && f.Manager != "kube-controller-manager" && f.Time.After(m.CreationTimestamp.Add(time.Minute)) && f.Time.After(last) {
-			last = f.Time.Time
-		}
+// rewrittenAt is when an object was last changed after it was made; zero if
+// never, or if nothing says so.
+func rewrittenAt(o metav1.Object) time.Time {
+	if at := changedAt(o); at.After(o.GetCreationTimestamp().Add(time.Minute)) {
+		return at
 	}
-	return last
+	return time.Time{}
 }
 
 // changedLast tells of a Service and what holds its client's address which was
 // written last: that is the one by which a setting that had worked was broken.
 // It is unknown where neither was changed since it was made.
 func changedLast(facts *probes.Facts, s *corev1.Service, holder Ref) (service, known bool) {
-	mine := rewrittenAt(&s.ObjectMeta)
+	mine := rewrittenAt(s)
 	var theirs time.Time
 	switch holder.Kind {
 	case "Deployment":
 		if l, err := probes.Deployments.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(l.Get(holder.Namespace, holder.Name))
 		}
 	case "StatefulSet":
 		if l, err := probes.StatefulSets.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(l.Get(holder.Namespace, holder.Name))
 		}
 	case "ConfigMap":
 		if l, err := probes.ConfigMaps.Of(facts); err == nil && l.Get(holder.Namespace, holder.Name) != nil {
-			theirs = rewrittenAt(&l.Get(holder.Namespace, holder.Name).ObjectMeta)
+			theirs = rewrittenAt(l.Get(holder.Namespace, holder.Name))
 		}
 	}
 	return mine.After(theirs), !mine.Equal(theirs)
