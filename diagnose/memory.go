@@ -102,6 +102,13 @@ var memoryLimitTooLow = &Rule{
 	},
 }
 
+// pressureOn are the symptoms that a node itself reports the pressure.
+func pressureOn(effects []*Finding, node string, pressure corev1.NodeConditionType) []*Finding {
+	return slices.DeleteFunc(slices.Clone(effects), func(e *Finding) bool {
+		return e.Rule != nodePressed || e.Subject().Name != node || e.Vars["pressure"] != string(pressure)
+	})
+}
+
 func requested(c container) string {
 	if q, ok := c.spec.Resources.Requests[corev1.ResourceMemory]; ok {
 		return q.String()
@@ -156,7 +163,7 @@ func heapHint(c container, limit resource.Quantity) string {
 // limit was killed there.
 var memoryOfNodeUsedUp = &Rule{
 	ID:       "memory-without-limit",
-	Explains: append(slices.Clone(dying), podEvicted),
+	Explains: append(slices.Clone(dying), podEvicted, nodePressed),
 	Needs:    []probes.Any{probes.Pods},
 	Suspects: func(_ *probes.Facts, effects []*Finding) []Suspect {
 		// The victims of a node are the effects of the workload that uses most.
@@ -195,7 +202,7 @@ var memoryOfNodeUsedUp = &Rule{
 		var list []Suspect
 		for _, node := range sortedKeys(hogs) {
 			h := hogs[node]
-			s := Suspect{Subjects: []Ref{h.owner}, Effects: onNode[node], Vars: containerVars(h.c), Data: []container{h.c}}
+			s := Suspect{Subjects: []Ref{h.owner}, Effects: append(onNode[node], pressureOn(effects, node, corev1.NodeMemoryPressure)...), Vars: containerVars(h.c), Data: []container{h.c}}
 			s.Vars["used"] = "more than the node had left"
 			if !h.used.IsZero() {
 				s.Vars["used"] = h.used.String()
@@ -264,7 +271,7 @@ var localStorageLimitExceeded = &Rule{
 // node's disk, and others are evicted with it.
 var diskOfNodeUsedUp = &Rule{
 	ID:       "local-storage-without-limit",
-	Explains: []*Rule{podEvicted},
+	Explains: []*Rule{podEvicted, nodePressed},
 	Needs:    []probes.Any{probes.Pods},
 	Suspects: func(_ *probes.Facts, effects []*Finding) []Suspect {
 		type use struct {
@@ -297,7 +304,7 @@ var diskOfNodeUsedUp = &Rule{
 		for _, node := range sortedKeys(most) {
 			u := most[node]
 			list = append(list, Suspect{
-				Subjects: []Ref{u.effect.Subject()}, Effects: onNode[node], Data: u.pod,
+				Subjects: []Ref{u.effect.Subject()}, Effects: append(onNode[node], pressureOn(effects, node, corev1.NodeDiskPressure)...), Data: u.pod,
 				Vars:  map[string]string{"node": node, "container": u.name, "used": u.used.String(), "pod": u.pod.Name},
 				Found: []Evidence{SawObject("pods", u.pod.Namespace, u.pod.Name, "pod %s was evicted: %s", u.pod.Name, u.pod.Status.Message)},
 			})

@@ -42,7 +42,7 @@ type bareNode struct {
 // networkNotReady: the kubelet waits for the network plug-in. That is a state
 // on the way: what keeps the plug-in from working is the cause.
 var networkNotReady = &Rule{
-	ID: "network-plugin-not-ready", Explains: []*Rule{nodeNotReady, nodeClaimNotInitialized, nodesNotReady}, Intermediate: true,
+	ID: "network-plugin-not-ready", Explains: []*Rule{nodeNotReady, nodeClaimNotInitialized, nodesNotReady}, Intermediate: true, Relay: true,
 	Needs: []probes.Any{probes.Pods, probes.DaemonSets, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)

@@ -47,5 +47,6 @@ func Rules() []*Rule {
 		setupRules,
 		removalRules,
 		vanishRules,
+		nodeFaultRules,
 	)
 }

@@ -4,7 +4,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -12,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The kinds of Kubernetes itself. Each is the list of all objects; what a
@@ -47,12 +47,23 @@ var (
 	VolumeAttachments = listing[storagev1.VolumeAttachment]("volumeattachments.storage.k8s.io", "which volume is attached to which node")
 
 	PriorityClasses     = listing[schedulingv1.PriorityClass]("priorityclasses.scheduling.k8s.io", "priorities of pods")
-	Leases              = listing[coordinationv1.Lease]("leases.coordination.k8s.io", "heartbeats of nodes and leaders")
+	Leases              = listing[Lease]("leases.coordination.k8s.io", "heartbeats of nodes and leaders")
 	KubeRoles           = listing[rbacv1.Role]("roles.rbac.authorization.k8s.io", "rights within a namespace")
 	RoleBindings        = listing[rbacv1.RoleBinding]("rolebindings.rbac.authorization.k8s.io", "who has the rights within a namespace")
 	ClusterRoles        = listing[rbacv1.ClusterRole]("clusterroles.rbac.authorization.k8s.io", "rights in the whole cluster")
 	ClusterRoleBindings = listing[rbacv1.ClusterRoleBinding]("clusterrolebindings.rbac.authorization.k8s.io", "who has rights in the whole cluster")
 )
+
+// A Lease is a heartbeat. Its times are read with or without fractions of a
+// second, for people write them both ways.
+type Lease struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		HolderIdentity *string      `json:"holderIdentity"`
+		RenewTime      *metav1.Time `json:"renewTime"`
+	} `json:"spec"`
+}
 
 // reduceNode drops the list of cached images, which is most of a node.
 func reduceNode(n *corev1.Node) { n.Status.Images = nil }
