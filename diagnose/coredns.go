@@ -232,8 +232,12 @@ var kubeProxyDown = &Rule{
 			}
 		}
 		var found []Suspect
+		nodes, _ := probes.Nodes.Of(facts)
 		for _, node := range sortedKeys(hurt) {
 			for _, p := range pods.On(node) {
+				if nodes != nil && lostNode(nodes, p) {
+					continue // all pods of such a node lose their readiness, kube-proxy too
+				}
 				if isKubeProxy(p) && p.DeletionTimestamp == nil {
 					found = append(found, Suspect{
 						Subjects: []Ref{{Kind: "Node", Name: node}, workloadOf(facts, p), podRef(p)}, Effects: hurt[node], Through: []Ref{podRef(p)}, Data: p,
@@ -243,7 +247,7 @@ var kubeProxyDown = &Rule{
 			}
 		}
 		if down := slices.DeleteFunc(slices.Clone(found), func(s Suspect) bool { return probes.Ready(s.Data.(*corev1.Pod)) }); len(down) > 1 {
-			return oneDaemon(down)
+			return proxiesMisconfigured(logs, down)
 		}
 		return found
 	},

@@ -106,4 +106,4 @@ var agentSelectsNoNode = &Rule{
 	}},
 }
 
-var infrastructureRules = []*Rule{agentsMissing, agentSelectsNoNode, webhookCutOff}
+var infrastructureRules = []*Rule{agentsMissing, agentSelectsNoNode, webhookCutOff, proxyAbsent}

@@ -42,7 +42,7 @@ type bareNode struct {
 // networkNotReady: the kubelet waits for the network plug-in. That is a state
 // on the way: what keeps the plug-in from working is the cause.
 var networkNotReady = &Rule{
-	ID: "network-plugin-not-ready", Explains: []*Rule{nodeNotReady, nodeClaimNotInitialized, nodesNotReady}, Intermediate: true, Relay: true,
+	ID: "network-plugin-not-ready", Explains: []*Rule{nodeNotReady, nodeClaimNotInitialized, nodesNotReady, podNotReady, podNotStarting, stuckTerminating, podOnLostNode}, Intermediate: true, Relay: true,
 	Needs: []probes.Any{probes.Pods, probes.DaemonSets, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)
@@ -82,6 +82,15 @@ var networkNotReady = &Rule{
 		}
 		if len(bare) == 0 || len(s.Effects) == 0 {
 			return nil
+		}
+		var without []*corev1.Node
+		for _, b := range bare {
+			without = append(without, b.node)
+		}
+		for _, e := range effects {
+			if e.Subject() != ref && hurtOn(without, e) {
+				s.Effects = appendOnce(s.Effects, e)
+			}
 		}
 		s.Found = s.Found[:min(len(s.Found), maxExamples)]
 		s.Data = bare

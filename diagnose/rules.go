@@ -48,5 +48,6 @@ func Rules() []*Rule {
 		removalRules,
 		vanishRules,
 		nodeFaultRules,
+		componentRules,
 	)
 }

@@ -18,7 +18,7 @@ const stale = 2 * time.Minute
 
 // schedulerDown: pods would fit, and nothing has even tried them.
 var schedulerDown = &Rule{
-	ID: "scheduler-not-running", Relay: true, Explains: []*Rule{podPending}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes},
+	ID: "scheduler-not-running", Relay: true, Explains: []*Rule{podPending, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, c := range pendingCases(facts, effects) {
@@ -29,7 +29,7 @@ var schedulerDown = &Rule{
 				}
 			}
 		}
-		if len(s.Effects) == 0 {
+		if s.Effects = withOwn(s.Effects, effects, "kube-scheduler"); len(s.Effects) == 0 {
 			return nil
 		}
 		subject, says, evidence := componentPod(facts, "kube-scheduler")
@@ -78,7 +78,7 @@ func stopped(component string) Test {
 
 // managerDown: workloads lack pods, and nobody refused to make them.
 var managerDown = &Rule{
-	ID: "controller-manager-not-running", Relay: true, Explains: []*Rule{workloadShortOfPods}, Needs: []probes.Any{probes.Pods, probes.Nodes},
+	ID: "controller-manager-not-running", Relay: true, Explains: []*Rule{workloadShortOfPods, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{probes.Pods, probes.Nodes},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, e := range effects {
@@ -86,7 +86,7 @@ var managerDown = &Rule{
 				s.Effects = append(s.Effects, e)
 			}
 		}
-		if len(s.Effects) == 0 {
+		if s.Effects = withOwn(s.Effects, effects, "kube-controller-manager"); len(s.Effects) == 0 {
 			return nil
 		}
 		subject, says, evidence := componentPod(facts, "kube-controller-manager")
