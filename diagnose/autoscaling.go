@@ -227,7 +227,7 @@ var noMetricsAPI = regexp.MustCompile(`(?:unable to (?:fetch|get) metrics from r
 var metricsAPIDown = &Rule{
 	ID:       "metrics-api-down",
 	Relay:    true,
-	Explains: []*Rule{autoscalerBlind},
+	Explains: []*Rule{autoscalerBlind, apiUnavailable, namespaceHeldByAPI},
 	Needs:    []probes.Any{probes.Deployments},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		deployments, err := probes.Deployments.Of(facts)
@@ -245,7 +245,8 @@ var metricsAPIDown = &Rule{
 			}
 		}
 		for _, e := range effects {
-			if noMetricsAPI.MatchString(e.Vars["message"]) {
+			a, _ := e.Data.(*probes.APIService)
+			if e.Rule == autoscalerBlind && noMetricsAPI.MatchString(e.Vars["message"]) || a != nil && a.Spec.Group == resourceMetrics || e.Rule == namespaceHeldByAPI && strings.HasSuffix(e.Subject().Name, "."+resourceMetrics) {
 				s.Effects = append(s.Effects, e)
 			}
 		}

@@ -49,5 +49,6 @@ func Rules() []*Rule {
 		vanishRules,
 		nodeFaultRules,
 		componentRules,
+		apiServiceRules,
 	)
 }
