@@ -244,15 +244,19 @@ var metricsAPIDown = &Rule{
 				break
 			}
 		}
+		var held []*Finding // which say it only of the API, whoever serves it
 		for _, e := range effects {
 			a, _ := e.Data.(*probes.APIService)
-			if e.Rule == autoscalerBlind && noMetricsAPI.MatchString(e.Vars["message"]) || a != nil && a.Spec.Group == resourceMetrics || e.Rule == namespaceHeldByAPI && strings.HasSuffix(e.Subject().Name, "."+resourceMetrics) {
+			if e.Rule == autoscalerBlind && noMetricsAPI.MatchString(e.Vars["message"]) || a != nil && a.Spec.Group == resourceMetrics {
 				s.Effects = append(s.Effects, e)
+			} else if e.Rule == namespaceHeldByAPI && strings.HasSuffix(e.Subject().Name, "."+resourceMetrics) {
+				held = append(held, e)
 			}
 		}
 		if len(s.Effects) == 0 {
 			return nil
 		}
+		s.Effects = append(s.Effects, held...)
 		return []Suspect{s}
 	},
 	Tests: []Test{{

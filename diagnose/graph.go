@@ -46,8 +46,8 @@ func (g *graph) cascade() {
 				continue
 			}
 			for _, c := range slices.Clone(g.causedBy[s]) {
-				if c.Rule.LastResort && !f.Rule.Relay {
-					continue // it knows less than what is said of the node
+				if c.Rule.LastResort && (!f.Rule.Relay || slices.Contains(f.Effects, s)) {
+					continue // it knows less than f itself
 				}
 				if c != f && !slices.Contains(c.Effects, f) && !leadsTo(f, c, map[*Finding]bool{}) {
 					c.Effects = append(slices.Clone(c.Effects), f)

@@ -93,7 +93,7 @@ var csiDriverMissing = &Rule{
 			subject := Ref{Kind: "CSIDriver", Name: driver}
 			s.Vars["driver"] = driver
 			for _, d := range sets.All() {
-				if servesDriver(&d.Spec.Template.Spec, driver) {
+				if servesDriver(&d.Spec.Template.Spec, driver) || toldDriver(&d.Spec.Template.Spec, driver) {
 					subject = Ref{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
 				}
 			}
@@ -138,6 +138,14 @@ func driverOf(facts *probes.Facts, s Suspect) string {
 func servesDriver(p *corev1.PodSpec, driver string) bool {
 	return slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool {
 		return v.HostPath != nil && strings.Contains(v.HostPath.Path, "/plugins/"+driver)
+	})
+}
+
+// toldDriver reports whether a container is told the driver's name.
+func toldDriver(p *corev1.PodSpec, driver string) bool {
+	return slices.ContainsFunc(p.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(a string) bool { return strings.HasSuffix(a, "="+driver) || a == driver }) ||
+			slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Value == driver })
 	})
 }
 

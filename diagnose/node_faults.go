@@ -23,8 +23,20 @@ var hurtByNode = []*Rule{
 	nodeNotReady, podNotReady, podNotStarting, podUntouched, stuckTerminating, podOnLostNode, nodesNotReady, volumeInUse, volumeNotDetached, finalizerHolds,
 }
 
-// hurtOn reports whether all that an effect is about is on the nodes.
-func hurtOn(nodes []*corev1.Node, e *Finding) bool {
+// unreadyNodes are the nodes that the effects say are not ready.
+func unreadyNodes(effects []*Finding) []string {
+	var list []string
+	for _, e := range effects {
+		if e.Rule == nodeNotReady {
+			list = append(list, e.Subject().Name)
+		}
+	}
+	return list
+}
+
+// hurtOn reports whether what an effect is about is on the nodes, and on no
+// node that is well.
+func hurtOn(nodes []*corev1.Node, unready []string, e *Finding) bool {
 	bad := func(name string) bool {
 		return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == name })
 	}
@@ -34,7 +46,9 @@ func hurtOn(nodes []*corev1.Node, e *Finding) bool {
 	case *corev1.Pod:
 		return bad(data.Spec.NodeName)
 	case podTrouble:
-		return !slices.ContainsFunc(data.pods, func(p *corev1.Pod) bool { return !bad(p.Spec.NodeName) })
+		// A DaemonSet suffers on each node that is not ready, whatever the fault.
+		return slices.ContainsFunc(data.pods, func(p *corev1.Pod) bool { return bad(p.Spec.NodeName) }) &&
+			!slices.ContainsFunc(data.pods, func(p *corev1.Pod) bool { return !slices.Contains(unready, p.Spec.NodeName) && !bad(p.Spec.NodeName) })
 	}
 	if bad(e.Vars["oldNode"]) || bad(e.Vars["userNode"]) {
 		return true
@@ -46,6 +60,7 @@ func hurtOn(nodes []*corev1.Node, e *Finding) bool {
 // is hurt on them; nodes that became so together are one fault.
 func nodeFault(pick func(*corev1.Node, *corev1.NodeCondition) bool) func(*probes.Facts, []*Finding) []Suspect {
 	return func(_ *probes.Facts, effects []*Finding) []Suspect {
+		unready := unreadyNodes(effects)
 		var groups [][]*corev1.Node
 		var since []time.Time
 		for _, e := range effects {
@@ -73,7 +88,7 @@ func nodeFault(pick func(*corev1.Node, *corev1.NodeCondition) bool) func(*probes
 			}
 			s.Vars["nodes"], s.Vars["nodeArgs"], s.Vars["since"] = names(s.Subjects), args(s.Subjects), stamp(since[i])
 			for _, e := range effects {
-				if hurtOn(nodes, e) {
+				if hurtOn(nodes, unready, e) {
 					s.Effects = append(s.Effects, e)
 				}
 			}
@@ -211,7 +226,7 @@ var nodeShort = &Rule{
 				"capacity": fmt.Sprintf("ephemeral-storage %s, memory %s", n.Status.Capacity.StorageEphemeral(), n.Status.Capacity.Memory()),
 			}}
 			for _, o := range effects {
-				if hurtOn([]*corev1.Node{n}, o) {
+				if hurtOn([]*corev1.Node{n}, nil, o) {
 					s.Effects = append(s.Effects, o)
 				}
 			}

@@ -10,71 +10,6 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// nodeOut: a node's kubelet has fallen silent, or says that its container
-// runtime is down: what runs there is lost with it.
-// Sources: kubernetes pkg/controller/nodelifecycle/node_lifecycle_controller.go,
-// pkg/kubelet/nodestatus/setters.go (ReadyCondition).
-var nodeOut = &Rule{
-	ID:         "node-out-of-service",
-	Explains:   []*Rule{nodeNotReady, podNotReady, podNotStarting, podOnLostNode, nodesNotReady},
-	LastResort: true,
-	Relay:      true,
-	Needs:      []probes.Any{probes.Nodes, probes.Pods},
-	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		nodes, err := probes.Nodes.Of(facts)
-		if err != nil {
-			return nil
-		}
-		var list []Suspect
-		for _, n := range nodes.All() {
-			c := nodeCondition(n, corev1.NodeReady)
-			if c == nil || c.Status == corev1.ConditionTrue {
-				continue
-			}
-			ref := Ref{Kind: "Node", Name: n.Name}
-			s := Suspect{Subjects: []Ref{ref}, Data: n, Found: []Evidence{sawNodeCondition(n, c)}, Since: &c.LastTransitionTime.Time, Vars: map[string]string{
-				"node": n.Name, "since": stamp(c.LastTransitionTime.Time), "says": c.Message,
-			}}
-			for _, e := range effects {
-				on := func(p *corev1.Pod) bool { return p.Spec.NodeName == n.Name }
-				if slices.Contains(e.Subjects, ref) || slices.ContainsFunc(troubled(e), on) {
-					s.Effects = append(s.Effects, e)
-				}
-			}
-			if slices.ContainsFunc(s.Effects, func(e *Finding) bool { return e.Subject() == ref }) {
-				list = append(list, s)
-			}
-		}
-		return list
-	},
-	Tests: []Test{{
-		Asks:  "has the kubelet of node {node} fallen silent, or does it say that the node's container runtime is down?",
-		Needs: []probes.Any{probes.Leases},
-		Run: func(facts *probes.Facts, s Suspect) Answer {
-			n := s.Data.(*corev1.Node)
-			c := nodeCondition(n, corev1.NodeReady)
-			if c.Status == corev1.ConditionUnknown && c.Reason != "NodeStatusUnknown" && !strings.Contains(c.Message, "stopped posting") {
-				return Answered(false, sawNodeCondition(n, c))
-			}
-			if c.Status == corev1.ConditionFalse {
-				down := slices.ContainsFunc([]string{"container runtime is down", "PLEG is not healthy", "container runtime status check may not have completed"}, func(m string) bool { return strings.Contains(c.Message, m) })
-				return Answered(down, sawNodeCondition(n, c)).With("how", "says that its container runtime does not answer")
-			}
-			how := "has not reported since " + stamp(c.LastHeartbeatTime.Time)
-			leases, err := probes.Leases.Of(facts)
-			if err != nil {
-				return Answered(c.Reason == "NodeStatusUnknown", sawNodeCondition(n, c)).With("how", how)
-			}
-			l := leases.Get("kube-node-lease", n.Name)
-			if l == nil || l.Spec.RenewTime == nil {
-				return Answered(true, sawNodeCondition(n, c), SawObject("leases.coordination.k8s.io", "kube-node-lease", n.Name, "node %s renews no lease", n.Name)).With("how", how)
-			}
-			age := facts.Source().Now().Sub(l.Spec.RenewTime.Time)
-			return Answered(age > stale, sawNodeCondition(n, c), SawObject("leases.coordination.k8s.io", "kube-node-lease", n.Name, "the kubelet of node %s last renewed its lease at %s", n.Name, stamp(l.Spec.RenewTime.Time))).With("how", how)
-		},
-	}},
-}
-
 // networkPodDown: the network plug-in's pod of a node is not ready, so no pod
 // that starts there gets a network.
 var networkPodDown = &Rule{
@@ -157,4 +92,4 @@ func oneDaemon(list []Suspect) []Suspect {
 	return []Suspect{all}
 }
 
-var downRules = []*Rule{nodeOut, networkPodDown}
+var downRules = []*Rule{networkPodDown}

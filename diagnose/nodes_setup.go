@@ -83,12 +83,13 @@ var networkNotReady = &Rule{
 		if len(bare) == 0 || len(s.Effects) == 0 {
 			return nil
 		}
+		unready := unreadyNodes(effects)
 		var without []*corev1.Node
 		for _, b := range bare {
 			without = append(without, b.node)
 		}
 		for _, e := range effects {
-			if e.Subject() != ref && hurtOn(without, e) {
+			if e.Subject() != ref && hurtOn(without, unready, e) {
 				s.Effects = appendOnce(s.Effects, e)
 			}
 		}

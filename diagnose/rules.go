@@ -50,5 +50,6 @@ func Rules() []*Rule {
 		nodeFaultRules,
 		componentRules,
 		apiServiceRules,
+		podNetworkRules,
 	)
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -47,6 +48,7 @@ var (
 	VolumeAttachments = listing[storagev1.VolumeAttachment]("volumeattachments.storage.k8s.io", "which volume is attached to which node")
 
 	PriorityClasses     = listing[schedulingv1.PriorityClass]("priorityclasses.scheduling.k8s.io", "priorities of pods")
+	RuntimeClasses      = listing[nodev1.RuntimeClass]("runtimeclasses.node.k8s.io", "the kinds of container runtime that pods may ask for")
 	Leases              = listing[Lease]("leases.coordination.k8s.io", "heartbeats of nodes and leaders")
 	KubeRoles           = listing[rbacv1.Role]("roles.rbac.authorization.k8s.io", "rights within a namespace")
 	RoleBindings        = listing[rbacv1.RoleBinding]("rolebindings.rbac.authorization.k8s.io", "who has the rights within a namespace")
