@@ -68,10 +68,7 @@ var systemPartFails = &Rule{
 			s.Effects = appendOnce(s.Effects, e)
 			list, _ := s.Data.([]*corev1.Pod)
 			s.Data = appendNew(list, pods...)
-			if logs == nil {
-				continue
-			}
-			if words := lastWords(logs, pods[0], 3); len(words) > 0 && len(s.Found) < maxExamples+1 {
+			if words := saidLast(logs, pods); len(words) > 0 && len(s.Found) == 0 {
 				s.Found = append(s.Found, words...)
 				s.Vars["line"] = words[len(words)-1].Says
 			}
@@ -101,6 +98,20 @@ var systemPartFails = &Rule{
 			return Answered(len(evidence) > 0, append(evidence, s.Found...)...)
 		},
 	}},
+}
+
+// saidLast are the last words of the first of the pods whose log was read:
+// only some of a workload's are.
+func saidLast(logs *probes.LogSet, pods []*corev1.Pod) []Evidence {
+	if logs == nil {
+		return nil
+	}
+	for _, p := range pods {
+		if words := lastWords(logs, p, 3); len(words) > 0 {
+			return words
+		}
+	}
+	return nil
 }
 
 // lostNode reports whether a pod is in trouble because its node is.

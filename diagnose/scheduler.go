@@ -18,7 +18,7 @@ const stale = 2 * time.Minute
 
 // schedulerDown: pods would fit, and nothing has even tried them.
 var schedulerDown = &Rule{
-	ID: "scheduler-not-running", Relay: true, Explains: []*Rule{podPending, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes},
+	ID: "scheduler-not-running", Relay: true, Explains: []*Rule{podPending, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{placements, probes.Workloads, probes.Pods, probes.Nodes, probes.Logs},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, c := range pendingCases(facts, effects) {
@@ -33,6 +33,7 @@ var schedulerDown = &Rule{
 			return nil
 		}
 		subject, says, evidence := componentPod(facts, "kube-scheduler")
+		evidence = append(evidence, wordsOf(facts, "kube-scheduler")...)
 		s.Subjects, s.Vars["says"], s.Found = []Ref{subject}, says, append(evidence, s.Found...)
 		return []Suspect{s}
 	},
@@ -78,7 +79,7 @@ func stopped(component string) Test {
 
 // managerDown: workloads lack pods, and nobody refused to make them.
 var managerDown = &Rule{
-	ID: "controller-manager-not-running", Relay: true, Explains: []*Rule{workloadShortOfPods, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{probes.Pods, probes.Nodes},
+	ID: "controller-manager-not-running", Relay: true, Explains: []*Rule{workloadShortOfPods, leaderLeaseStale, podCrashLooping, podNotReady, podNotStarting}, Needs: []probes.Any{probes.Pods, probes.Nodes, probes.Logs},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		s := Suspect{Vars: map[string]string{}}
 		for _, e := range effects {
@@ -90,6 +91,7 @@ var managerDown = &Rule{
 			return nil
 		}
 		subject, says, evidence := componentPod(facts, "kube-controller-manager")
+		evidence = append(evidence, wordsOf(facts, "kube-controller-manager")...)
 		s.Subjects, s.Vars["says"], s.Found = []Ref{subject}, says, evidence
 		return []Suspect{s}
 	},
@@ -163,6 +165,16 @@ func componentPod(facts *probes.Facts, component string) (subject Ref, says stri
 		}
 	}
 	return subject, "no " + component + " pod is to be seen", nil
+}
+
+// wordsOf are the last words of a component of the control plane.
+func wordsOf(facts *probes.Facts, component string) []Evidence {
+	pods, err := probes.Pods.Of(facts)
+	logs, logsErr := probes.Logs.Of(facts)
+	if err != nil || logsErr != nil {
+		return nil
+	}
+	return saidLast(logs, podsOfComponent(pods, component))
 }
 
 // schedulerUnknown: the pods ask for a scheduler that nobody runs.
