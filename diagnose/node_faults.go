@@ -34,8 +34,7 @@ func unreadyNodes(effects []*Finding) []string {
 	return list
 }
 
-// hurtOn reports whether what an effect is about is on the nodes, and on no
-// node that is well.
+// hurtOn reports whether what an effect is about is on the nodes.
 func hurtOn(nodes []*corev1.Node, unready []string, e *Finding) bool {
 	bad := func(name string) bool {
 		return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == name })
@@ -46,9 +45,18 @@ func hurtOn(nodes []*corev1.Node, unready []string, e *Finding) bool {
 	case *corev1.Pod:
 		return bad(data.Spec.NodeName)
 	case podTrouble:
-		// A DaemonSet suffers on each node that is not ready, whatever the fault.
-		return slices.ContainsFunc(data.pods, func(p *corev1.Pod) bool { return bad(p.Spec.NodeName) }) &&
-			!slices.ContainsFunc(data.pods, func(p *corev1.Pod) bool { return !slices.Contains(unready, p.Spec.NodeName) && !bad(p.Spec.NodeName) })
+		// A DaemonSet suffers on each node that is not ready, whatever the fault;
+		// of others most must be on such nodes.
+		here, well := 0, 0
+		for _, p := range data.pods {
+			switch {
+			case bad(p.Spec.NodeName):
+				here++
+			case !slices.Contains(unready, p.Spec.NodeName):
+				well++
+			}
+		}
+		return here > 0 && (e.Subject().Kind == "DaemonSet" || well <= len(data.pods)/2)
 	}
 	if bad(e.Vars["oldNode"]) || bad(e.Vars["userNode"]) {
 		return true
