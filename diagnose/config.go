@@ -200,6 +200,9 @@ func objectMissing(kind string, list probes.Any) Test {
 				}
 			}
 			r, got, unread := said(facts, n.containers, nil, missing(kind, n.name))
+			if kind == "ConfigMap" && n.name == "kube-root-ca.crt" && got == nil {
+				return Answered(false) // a controller puts it into each namespace: a list that lacks it was cut
+			}
 			says := []Evidence{SawObject("pods", p.Namespace, p.Name, "pod %s: %s needs %s %s", p.Name, n.where, kind, n.name)}
 			switch {
 			case got != nil:

@@ -60,7 +60,10 @@ var plainIssues = map[string]string{
 	"Ec2SecurityGroupNotFound": "SecurityGroup", "Ec2SecurityGroupDeletionFailure": "SecurityGroup", "Ec2SubnetNotFound": "Subnet",
 	"Ec2SubnetInvalidConfiguration": "Subnet", "Ec2SubnetMissingIpv6Assignment": "Subnet", "IamInstanceProfileNotFound": "InstanceProfile",
 	"IamNodeRoleNotFound": "IAMRole", "IamLimitExceeded": "ServiceQuota", "InstanceLimitExceeded": "ServiceQuota", "InsufficientFreeAddresses": "Subnet",
-	"AmiIdNotFound": "Image", "ConfigurationConflict": "Addon", "UnsupportedAddonModification": "Addon", "AdmissionRequestDenied": "Addon",
+	"SourceEc2LaunchTemplateNotFound": "LaunchTemplate", "Ec2LaunchTemplateDeletionFailure": "LaunchTemplate", "Ec2LaunchTemplateMaxLimitExceeded": "LaunchTemplate",
+	"Ec2LaunchTemplateInvalidConfiguration": "LaunchTemplate", "Ec2SubnetListTooLong": "Subnet", "Ec2InstanceTypeDoesNotExist": "NodeGroup", "KubernetesLabelInvalid": "NodeGroup",
+	"AutoScalingGroupInvalidConfiguration": "AutoScalingGroup", "AutoScalingGroupOptInRequired": "AutoScalingGroup", "AutoScalingGroupRateLimitExceeded": "ServiceQuota",
+	"LimitExceeded": "ServiceQuota", "AmiIdNotFound": "Image", "ConfigurationConflict": "Addon", "UnsupportedAddonModification": "Addon", "AdmissionRequestDenied": "Addon",
 	"AddonSubscriptionNeeded": "Addon", "AddonPermissionFailure": "Addon",
 }
 
@@ -80,7 +83,7 @@ var eksSaysWhy = &Rule{
 					continue
 				}
 				subjects := []Ref{e.Subject()}
-				if kind != "Addon" && len(i.ResourceIDs) > 0 && i.ResourceIDs[0] != e.Subject().Name {
+				if kind != "Addon" && kind != "NodeGroup" && len(i.ResourceIDs) > 0 && i.ResourceIDs[0] != e.Subject().Name {
 					subjects = append([]Ref{{Kind: kind, Name: probes.RoleName(i.ResourceIDs[0])}}, subjects...)
 				}
 				found = append(found, Suspect{Subjects: subjects, Effects: []*Finding{e}, Data: i, Vars: map[string]string{"code": i.Code, "says": i.Message, "of": short(e.Subject()), "what": strings.Join(i.ResourceIDs, ", ")}})
@@ -145,7 +148,7 @@ var launchWords = map[launchFault]string{
 	refusedCall: "a call is not allowed", noSpotRole: "the service-linked role for spot is missing", noKey: "the key of the volume may not be used",
 	profileUnknown: "the instance profile is not valid", otherNetworks: "groups and subnets are of different VPCs", tooManyGroups: "there are too many security groups",
 	imageUnusable: "the image can't be used", templateMissing: "the launch template does not exist", quotaReached: "a quota is used up",
-	noAddresses: "the subnet has no free addresses", noCapacity: "EC2 has no capacity", notOffered: "the zone does not have the type",
+	dataRefused: "the disks or the user data are not valid", noAddresses: "the subnet has no free addresses", noCapacity: "EC2 has no capacity", notOffered: "the zone does not have the type",
 	accountHeld: "AWS holds the account back", throttled: "EC2 is called too often",
 }
 

@@ -41,6 +41,7 @@ var probeTimeoutShort = &Rule{
 			}
 			return Answered(true, h.spec("its log names no error"))
 		}),
+		ofHealthcheck("does nothing between the kubelet and pod {pod} swallow the request?", branchNeeds, answerable),
 	},
 }
 

@@ -477,6 +477,6 @@ func hopWords(hops []network.Hop) string {
 
 var karpenterRules = slices.Concat(
 	[]*Rule{karpenterFailing},
-	classRules, poolRules, launchRules,
+	classRules, poolRules, launchRules, []*Rule{autoClassNotReady},
 	[]*Rule{karpenterDown, karpenterScaledToZero, karpenterHasNoNode, queueWrong, clusterSettingWrong, needsClusterDNS, endpointUnreachable},
 )

@@ -27,6 +27,7 @@ const (
 	notOffered      launchFault = "not offered"
 	accountHeld     launchFault = "account"
 	throttled       launchFault = "throttled"
+	dataRefused     launchFault = "launch data"
 	vague           launchFault = "vague"
 )
 
@@ -43,14 +44,15 @@ var launchFaults = []struct {
 	{tooManyGroups, regexp.MustCompile(`SecurityGroupsPerInterfaceLimitExceeded|SecurityGroupsPerInstanceLimitExceeded|maximum number of security groups per (?:interface|instance)`)},
 	{profileUnknown, regexp.MustCompile(`Invalid IAM Instance Profile|InstanceProfileNameInvalid`)},
 	{imageUnusable, regexp.MustCompile(`InvalidAMIID|AMINotFound|AMIAuthorizationFailure|The image id '\[?(?P<image>ami-\w+)\]?' does not exist|Not authorized for images: \[(?P<image2>ami-\w+)\]`)},
+	{dataRefused, regexp.MustCompile(`InvalidBlockDeviceMapping|InvalidUserData|UserDataSizeLimitExceeded|InvalidParameterDependency|UnknownVolumeType|InvalidVolume\w*\.\w+|User data is limited to`)},
 	{noKey, regexp.MustCompile(`InvalidKMSKey|KMSKey\w*NotFound|KmsKey|Client\.InternalError|Client\.InvalidKMSKey`)},
 	{refusedCall, regexp.MustCompile(`UnauthorizedOperation|AccessDenied|not authorized to perform|isn't authorized to call|Reason: Unauthorized|^Unauthorized:`)},
 	{templateMissing, regexp.MustCompile(`LaunchTemplateNotFound|InvalidLaunchTemplate\w*\.NotFound`)},
 	{accountHeld, regexp.MustCompile(`AccountPendingVerification|PendingVerification|FreeTierIneligible|account is currently blocked|Blocked:`)},
-	{quotaReached, regexp.MustCompile(`(?P<code>MaxSpotInstanceCountExceeded|VcpuLimitExceeded|VCPULimitExceeded|SpotQuotaExceeded|InstanceLimitExceeded|FleetQuotaExceeded|MaxFleetCountExceeded|SpotMaxPriceTooLow)`)},
+	{quotaReached, regexp.MustCompile(`(?P<code>MaxSpotInstanceCountExceeded|VcpuLimitExceeded|VCPULimitExceeded|SpotQuotaExceeded|InstanceLimitExceeded|FleetQuotaExceeded|MaxFleetCountExceeded|VolumeLimitExceeded|MaxIOPSLimitExceeded|NetworkInterfaceLimitExceeded|SpotMaxPriceTooLow)`)},
 	{noAddresses, regexp.MustCompile(`InsufficientFreeAddressesInSubnet|not enough free addresses in subnet`)},
 	{notOffered, regexp.MustCompile(`(?P<code>Unsupported): .*not supported in your requested Availability Zone`)},
-	{noCapacity, regexp.MustCompile(`InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|UnfulfillableCapacity|sufficient \S+ capacity in the Availability Zone`)},
+	{noCapacity, regexp.MustCompile(`InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|ReservationCapacityExceeded|UnfulfillableCapacity|sufficient \S+ capacity in the Availability Zone`)},
 	{throttled, regexp.MustCompile(`RequestLimitExceeded|Throttling`)},
 	{vague, regexp.MustCompile(`InsufficientCapacityError|all requested instance types were unavailable|unable to fulfill capacity|insufficient capacity`)},
 }
@@ -287,6 +289,10 @@ var quotaRule = launchRule("ec2-quota-reached", asksLast+"a quota of the account
 			quota = "All Spot Instance Requests (L-34B43A08 for standard families, L-3819A6DF for G and VT)"
 		} else if strings.Contains(code, "Fleet") {
 			quota = "EC2 Fleet requests"
+		} else if strings.Contains(code, "Volume") || strings.Contains(code, "IOPS") {
+			quota = "storage or IOPS of EBS volumes of that type (aws service-quotas list-service-quotas --service-code ebs)"
+		} else if strings.Contains(code, "NetworkInterface") {
+			quota = "network interfaces per Region (L-DF5E4CA3, service vpc)"
 		}
 		refs := []Ref{{Kind: "ServiceQuota", Name: orDefault(code, "EC2")}}
 		for _, p := range c.pools {
@@ -430,5 +436,5 @@ var launchUnread = &Rule{
 }
 
 var launchRules = []*Rule{
-	spotRoleMissing, groupsOfOtherVPC, groupsTooMany, profileInvalid, imageRefused, keyUnusable, quotaRule, subnetFull, capacityMissing, typeNotOffered, accountBlocked, launchVague, launchUnread,
+	spotRoleMissing, groupsOfOtherVPC, groupsTooMany, profileInvalid, imageRefused, keyUnusable, quotaRule, subnetFull, capacityMissing, typeNotOffered, accountBlocked, launchDataWrong, launchVague, launchUnread,
 }

@@ -16,6 +16,8 @@ func Rules() []*Rule {
 		configRules,
 		startRules,
 		mountRules,
+		podAddressRules,
+		podGroupRules,
 		programRules,
 		fileRules,
 		databaseRules,

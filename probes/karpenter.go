@@ -10,9 +10,10 @@ import (
 // Karpenter's own objects. Nothing is "not there" without its CRD: a source
 // says so with an empty list where it knows, else with a gap.
 var (
-	NodePools      = listing[NodePool]("nodepools.karpenter.sh", "Karpenter's NodePools: what nodes may be made, and their conditions")
-	NodeClaims     = listing[NodeClaim]("nodeclaims.karpenter.sh", "Karpenter's NodeClaims: each node it asked for, from launch to removal")
-	EC2NodeClasses = listing[EC2NodeClass]("ec2nodeclasses.karpenter.k8s.aws", "Karpenter's EC2NodeClasses: AMI, subnets, security groups and role of its nodes")
+	NodePools       = listing[NodePool]("nodepools.karpenter.sh", "Karpenter's NodePools: what nodes may be made, and their conditions")
+	NodeClaims      = listing[NodeClaim]("nodeclaims.karpenter.sh", "Karpenter's NodeClaims: each node it asked for, from launch to removal")
+	EC2NodeClasses  = listing[EC2NodeClass]("ec2nodeclasses.karpenter.k8s.aws", "Karpenter's EC2NodeClasses: AMI, subnets, security groups and role of its nodes")
+	AutoNodeClasses = listing[AutoNodeClass]("nodeclasses.eks.amazonaws.com", "the NodeClasses of EKS Auto Mode: subnets, security groups and role of its nodes")
 )
 
 // A NodePool is Karpenter's of karpenter.sh/v1 and v1beta1, as far as a
@@ -115,6 +116,20 @@ type NodeClaimStatus struct {
 	Allocatable      corev1.ResourceList `json:"allocatable,omitempty"`
 	Conditions       []metav1.Condition  `json:"conditions,omitempty"`
 	LastPodEventTime metav1.Time         `json:"lastPodEventTime,omitzero"`
+}
+
+// An AutoNodeClass is the NodeClass of EKS Auto Mode (eks.amazonaws.com/v1), as
+// far as a diagnosis reads it.
+// Source: docs.aws.amazon.com/eks/latest/userguide/create-node-class.html.
+type AutoNodeClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Role string `json:"role,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	} `json:"status"`
 }
 
 // An EC2NodeClass is Karpenter's of karpenter.k8s.aws/v1 and v1beta1.
