@@ -20,7 +20,7 @@ const overdue = 10 * time.Minute
 // stuckTerminating: something is being deleted and does not go.
 var stuckTerminating = &Rule{
 	ID:    "stuck-terminating",
-	Needs: []probes.Any{probes.Pods, probes.Namespaces, probes.Claims},
+	Needs: []probes.Any{probes.Pods, probes.Namespaces, probes.Claims, probes.Ingresses, probes.Services, probes.TargetGroupBindings},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
 		now := facts.Source().Now()
 		var list []Suspect
@@ -57,6 +57,27 @@ var stuckTerminating = &Rule{
 			for _, c := range claims.All() {
 				if c.DeletionTimestamp != nil {
 					add(Ref{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name}, "persistentvolumeclaims", c.DeletionTimestamp.Time, c.Finalizers, c)
+				}
+			}
+		}
+		if ingresses, err := probes.Ingresses.Of(facts); err == nil {
+			for _, in := range ingresses.All() {
+				if in.DeletionTimestamp != nil {
+					add(Ref{Kind: "Ingress", Namespace: in.Namespace, Name: in.Name}, "ingresses.networking.k8s.io", in.DeletionTimestamp.Time, in.Finalizers, in)
+				}
+			}
+		}
+		if services, err := probes.Services.Of(facts); err == nil {
+			for _, s := range services.All() {
+				if s.DeletionTimestamp != nil {
+					add(Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}, "services", s.DeletionTimestamp.Time, s.Finalizers, s)
+				}
+			}
+		}
+		if bindings, err := probes.TargetGroupBindings.Of(facts); err == nil {
+			for _, b := range bindings.All() {
+				if b.DeletionTimestamp != nil {
+					add(Ref{Kind: "TargetGroupBinding", Namespace: b.Namespace, Name: b.Name}, "targetgroupbindings.elbv2.k8s.aws", b.DeletionTimestamp.Time, b.Finalizers, b)
 				}
 			}
 		}

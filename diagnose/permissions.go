@@ -153,7 +153,7 @@ var iamActionDenied = &Rule{
 // refusalHurts are the effects of a call that AWS refuses.
 var refusalHurts = []*Rule{
 	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing, networkNotReady,
-	claimNotBound, podCrashLooping, podNotReady, podNotStarting,
+	claimNotBound, podCrashLooping, podNotReady, podNotStarting, loadBalancerNotReady, stuckTerminating,
 }
 
 // refusedEffects are the effects that a denial can have.
@@ -171,6 +171,14 @@ func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 			}
 		case claimNotBound:
 			if id == "aws-ebs-csi-driver" && d.Blocks() {
+				list = append(list, e)
+			}
+		case loadBalancerNotReady:
+			if id == "aws-load-balancer-controller" {
+				list = append(list, e)
+			}
+		case stuckTerminating:
+			if id == "aws-load-balancer-controller" && finalizingOf(e) != nil {
 				list = append(list, e)
 			}
 		default:

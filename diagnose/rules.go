@@ -33,6 +33,7 @@ func Rules() []*Rule {
 		claimRules,
 		serviceRules,
 		infrastructureRules,
+		balancerRules,
 		dnsRules,
 		admissionRules,
 		permissionRules,
