@@ -20,7 +20,7 @@ const overdue = 10 * time.Minute
 // stuckTerminating: something is being deleted and does not go.
 var stuckTerminating = &Rule{
 	ID:    "stuck-terminating",
-	Needs: []probes.Any{probes.Pods, probes.Namespaces, probes.Claims, probes.Ingresses, probes.Services, probes.TargetGroupBindings},
+	Needs: []probes.Any{probes.Pods, probes.Namespaces, probes.Claims, probes.Ingresses, probes.Services},
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
 		now := facts.Source().Now()
 		var list []Suspect
@@ -71,13 +71,6 @@ var stuckTerminating = &Rule{
 			for _, s := range services.All() {
 				if s.DeletionTimestamp != nil {
 					add(Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}, "services", s.DeletionTimestamp.Time, s.Finalizers, s)
-				}
-			}
-		}
-		if bindings, err := probes.TargetGroupBindings.Of(facts); err == nil {
-			for _, b := range bindings.All() {
-				if b.DeletionTimestamp != nil {
-					add(Ref{Kind: "TargetGroupBinding", Namespace: b.Namespace, Name: b.Name}, "targetgroupbindings.elbv2.k8s.aws", b.DeletionTimestamp.Time, b.Finalizers, b)
 				}
 			}
 		}

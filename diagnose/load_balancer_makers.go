@@ -162,8 +162,6 @@ func finalizingOf(e *Finding) *finalizing {
 		o = x
 	case *corev1.Service:
 		o = x
-	case *probes.TargetGroupBinding:
-		o = x
 	default:
 		return nil
 	}
@@ -271,4 +269,5 @@ var balancerNotRemoved = balancerFinalizer("load-balancer-not-removed", "does th
 var balancerRules = []*Rule{
 	loadBalancerNotReady, groupsNotTaggedOnce, instanceTargets, certificateWrong, classNotNamed, balancerSubnets, controllerOfOtherCluster,
 	nobodyMakes, makerDown, balancerRefused, balancerFinalizerOrphaned, balancerNotRemoved,
+	targetsCutOff, targetsClosed, targetChecksFail, gateOfOldGroup,
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Definitions are the CustomResourceDefinitions without their schemas, which
@@ -275,8 +276,26 @@ type TargetGroupBinding struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
 		TargetGroupARN string `json:"targetGroupARN"`
+		TargetType     string `json:"targetType,omitempty"` // instance, ip
 		ServiceRef     struct {
-			Name string `json:"name"`
+			Name string             `json:"name"`
+			Port intstr.IntOrString `json:"port"`
 		} `json:"serviceRef"`
+		Networking *TargetNetworking `json:"networking,omitempty"`
 	} `json:"spec"`
+}
+
+// TargetNetworking is from where targets are to be opened; nil leaves that to
+// whoever made the target group.
+type TargetNetworking struct {
+	Ingress []struct {
+		From []struct {
+			SecurityGroup *struct {
+				GroupID string `json:"groupID"`
+			} `json:"securityGroup,omitempty"`
+		} `json:"from,omitempty"`
+		Ports []struct {
+			Port *intstr.IntOrString `json:"port,omitempty"`
+		} `json:"ports,omitempty"`
+	} `json:"ingress,omitempty"`
 }
