@@ -143,7 +143,7 @@ var pathNeeds = []probes.Any{probes.Network, probes.Instances, probes.EKSCluster
 
 // apiServerClosed: what nodes need first, the API server on port 443, does not
 // let them in. Source: incident join-cluster-sg-443.
-var apiServerClosed = joinRule("control-plane-closed-to-nodes", "can the instances of {made} not reach the API server on TCP 443?", pathNeeds,
+var apiServerClosed = joinRule("node-cannot-reach-api-server", "can the instances of {made} not reach the API server on TCP 443?", pathNeeds,
 	func(n *newcomer) bool { return true },
 	func(facts *probes.Facts, n *newcomer) []Ref {
 		world, err := probes.Network.Of(facts)
@@ -168,7 +168,7 @@ var apiServerClosed = joinRule("control-plane-closed-to-nodes", "can the instanc
 			switch {
 			case a.Truth == network.No && !a.Partly:
 				evidence := fromHops(a.Decisive(), 3)
-				if _, err := n.differs(facts, world); err != nil && n.class != nil {
+				if _, err := n.differs(facts, world); err != nil && n.class != nil && len(n.nodes) == 0 {
 					// It is closed; whose fault that is only a comparison tells.
 					return CantTell(err, evidence...).With("says", hopWords(a.Decisive())).With("groups", groupNames(world, n.groupsOf(facts)))
 				}
@@ -244,7 +244,8 @@ func closedSubjects(facts *probes.Facts, world *network.World, n *newcomer, a ne
 		return subjects
 	}
 	stops := Ref{Kind: hops[0].Kind, Name: hops[0].Names[0]}
-	if hops[0].Kind != "SecurityGroup" || n.class == nil {
+	if hops[0].Kind != "SecurityGroup" || n.class == nil || len(n.nodes) > 0 {
+		// Nodes that have joined carried the right groups: a rule was taken away.
 		return append([]Ref{stops}, subjects...)
 	}
 	if differ, _ := n.differs(facts, world); differ {
@@ -284,7 +285,7 @@ var joinServices = []string{".ec2", ".ecr.api", ".ecr.dkr", ".sts", ".eks", ".ek
 
 // vpcEndpointClosed: the interface endpoint of a service that nodes need does
 // not let them in: names resolve to it, and nothing comes back.
-var vpcEndpointClosed = joinRule("vpc-endpoint-closed-to-nodes", "does a VPC endpoint that nodes need refuse the instances of {made}?", append([]probes.Any{probes.VPCEndpoints}, pathNeeds...),
+var vpcEndpointClosed = joinRule("vpc-endpoint-refuses-nodes", "does a VPC endpoint that nodes need refuse the instances of {made}?", append([]probes.Any{probes.VPCEndpoints}, pathNeeds...),
 	newcomersOnly,
 	func(facts *probes.Facts, n *newcomer) []Ref {
 		_, _, hops, id := n.closedEndpoint(facts)

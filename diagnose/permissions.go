@@ -22,15 +22,19 @@ var awsCallsRefused = &Rule{
 		}
 		var found []Suspect
 		for _, d := range denials {
-			if d.Component == nil || !d.Blocks() || bygone(d, facts.Source().Now()) {
+			// Of a program that isn't known only what AWS itself words counts.
+			if d.Component == nil && (d.Kind != probes.Denied || d.Principal == "") || !d.Blocks() || bygone(d, facts.Source().Now()) {
 				continue
 			}
 			i := slices.IndexFunc(found, func(s Suspect) bool { return s.Subjects[0] == d.Workload })
 			if i < 0 {
-				found = append(found, Suspect{Subjects: []Ref{d.Workload}, Count: 1, Vars: map[string]string{"component": d.Component.ID, "about": d.Component.About}})
+				found = append(found, Suspect{Subjects: []Ref{d.Workload}, Count: 1, Vars: map[string]string{"component": short(d.Workload), "about": "a program that calls AWS"}})
 				i = len(found) - 1
 			}
 			s := &found[i]
+			if d.Component != nil {
+				s.Vars["component"], s.Vars["about"] = d.Component.ID, d.Component.About
+			}
 			if len(s.Found) < maxExamples {
 				s.Found = append(s.Found, sawDenial(d))
 			}
@@ -234,6 +238,10 @@ func stillRefused(facts *probes.Facts, r roleRefusal) Answer {
 			if st, ok := worst.StatementToAdd(); ok {
 				statements = appendNew(statements, st.JSON())
 			}
+		case known && strings.HasPrefix(d.By, "key policy"):
+			// The key's own policy isn't in any document that is read here.
+			why = appendNew(why, fmt.Sprintf("the policies of role %s allow %s, so the key's own policy refuses it: its Principal must name the role, or the account with IAM policies in force", r.role, d.Action))
+			kind = "key policy"
 		case known:
 			allowed++
 			evidence = append(evidence, Saw("aws/iam/get-role", []string{r.role}, "the policies of role %s allow %s by now", r.role, d.Action))

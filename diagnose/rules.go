@@ -34,6 +34,8 @@ func Rules() []*Rule {
 		serviceRules,
 		infrastructureRules,
 		balancerRules,
+		trafficRules,
+		credentialRules,
 		dnsRules,
 		admissionRules,
 		permissionRules,

@@ -210,7 +210,7 @@ var targetsClosed = &Rule{
 		var found []Suspect
 		for _, t := range boundTargets(facts) {
 			s := Suspect{Subjects: []Ref{t.owner(facts)}, Data: t, Vars: map[string]string{
-				"service": t.service.Name, "namespace": t.service.Namespace, "owner": short(t.owner(facts)), "port": "the targets' port", "groups": orDefault(strings.Join(t.from, ", "), "the load balancer's groups"), "says": "what stops it could not be read", "fix": "aws ec2 authorize-security-group-ingress --group-id NODE-GROUP --protocol tcp --port PORT --source-group LOAD-BALANCER-GROUP",
+				"service": t.service.Name, "namespace": t.service.Namespace, "owner": short(t.owner(facts)), "stops": "Something", "port": "the targets' port", "groups": orDefault(strings.Join(t.from, ", "), "the load balancer's groups"), "says": "what stops it could not be read", "fix": "aws ec2 authorize-security-group-ingress --group-id NODE-GROUP --protocol tcp --port PORT --source-group LOAD-BALANCER-GROUP",
 			}}
 			for _, e := range effects {
 				if e.Rule == targetsCutOff && e.Data.(*probes.TargetGroupBinding) == t.binding {
@@ -248,7 +248,7 @@ var targetsClosed = &Rule{
 			case network.No:
 				s.Subjects[0] = refOf(hops[0])
 				a := Answered(true, append([]Evidence{SawObject("targetgroupbindings.elbv2.k8s.aws", t.binding.Namespace, t.binding.Name, "the load balancer comes with %s, to port %d", strings.Join(t.from, ", "), port)}, fromHops(hops, 2)...)...)
-				return a.With("port", fmt.Sprint(port)).With("says", hopWords(hops)).With("fix", hops[0].Fix)
+				return a.With("port", fmt.Sprint(port)).With("says", hopWords(hops)).With("fix", hops[0].Fix).With("stops", short(s.Subjects[0]))
 			case network.Yes:
 				return Answered(false, fromHops(hops, 1)...)
 			}

@@ -103,7 +103,7 @@ var Denials = &Probe[[]*Denial]{
 	Name:  "denials",
 	About: "calls to AWS that were refused",
 	After: []Any{
-		Pods, Workloads, Events, Logs, KarpenterLogs, LoadBalancerControllerLogs, ExternalSecretsLogs,
+		Pods, Workloads, Events, Logs, AppLogs, KarpenterLogs, LoadBalancerControllerLogs, ExternalSecretsLogs,
 		EBSControllerLogs, CertManagerLogs, ClusterAutoscalerLogs, ExternalDNSLogs,
 	},
 	Gather: func(_ context.Context, _ Source, known *Facts) ([]*Denial, error) {
@@ -115,12 +115,12 @@ var Denials = &Probe[[]*Denial]{
 		if err != nil {
 			return nil, err
 		}
-		k, err := knowledge.Embedded()
+		k, err := known.knowledge()
 		if err != nil {
 			return nil, err
 		}
-		g := &denialReader{pods: pods, workloads: workloads, knowledge: k, seen: map[string]bool{}}
-		for _, p := range []*Probe[*LogSet]{KarpenterLogs, LoadBalancerControllerLogs, ExternalSecretsLogs, EBSControllerLogs, CertManagerLogs, ClusterAutoscalerLogs, ExternalDNSLogs, Logs} {
+		g := &denialReader{pods: pods, workloads: workloads, knowledge: k, seen: map[string]int{}}
+		for _, p := range []*Probe[*LogSet]{KarpenterLogs, LoadBalancerControllerLogs, ExternalSecretsLogs, EBSControllerLogs, CertManagerLogs, ClusterAutoscalerLogs, ExternalDNSLogs, Logs, AppLogs} {
 			set, err := p.Of(known)
 			if err != nil {
 				continue // the others still tell theirs
@@ -142,15 +142,18 @@ type denialReader struct {
 	workloads *WorkloadIndex
 	knowledge *knowledge.Knowledge
 	all       []*Denial
-	seen      map[string]bool
+	seen      map[string]int // of all, by what was refused
 }
 
 func (g *denialReader) add(d *Denial) {
 	key := strings.Join([]string{string(d.Kind), d.Workload.String(), RoleName(d.Principal), d.Action, resourceKind(d.Resource)}, "|")
-	if g.seen[key] {
+	if i, ok := g.seen[key]; ok {
+		if g.all[i].At.Before(d.At) && !g.all[i].At.IsZero() {
+			g.all[i].At = d.At // it is refused still
+		}
 		return
 	}
-	g.seen[key] = true
+	g.seen[key] = len(g.all)
 	g.all = append(g.all, d)
 }
 
@@ -230,7 +233,9 @@ var versionTag = regexp.MustCompile(`^v?\d+\.\d+`)
 // What AWS says of a denial. A resource may have spaces ("instance profile x").
 // Source: IAM User Guide, "Troubleshoot access denied error messages".
 var (
-	deniedText   = regexp.MustCompile(`(?:User: (arn:aws[\w-]*:\S+) )?is not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)(?: on resource: ("?[^"\n]+?"?))?(?: because no ([a-z -]+?) allows| with an explicit deny in an? ([a-z -]+?)(?:[:.,"\n]|$)|[."\n]|, |\\n|$| \(| status)`)
+	deniedText = regexp.MustCompile(`(?:User: (arn:aws[\w-]*:\S+) )?is not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)(?: on resource: ("?[^"\n]+?"?))?(?: because no ([a-z -]+?) allows| with an explicit deny in an? ([a-z -]+?)(?:[:.,"\n]|$)|[."\n]|, |\\n|$| \(| status)`)
+	// Secrets Manager and SSM say no more than this of a key that they may not use.
+	keyRefused   = regexp.MustCompile(`Access to KMS is not allowed|ciphertext refers to a customer master key that does not exist`)
 	noController = regexp.MustCompile(`Controller isn't authorized to call ([a-z0-9-]+:[A-Za-z]+)`)
 )
 
@@ -249,6 +254,10 @@ func (d *Denial) parse(text string) bool {
 			partition := strings.SplitN(d.Principal, ":", 3)[1]
 			d.Resource = "arn:" + partition + ":iam::" + account(d.Principal) + ":instance-profile/" + name
 		}
+		return true
+	}
+	if keyRefused.MatchString(text) {
+		d.Action, d.By = "kms:Decrypt", "key policy or identity-based policy"
 		return true
 	}
 	if m := noController.FindStringSubmatch(text); m != nil {
@@ -283,7 +292,7 @@ var eventOf = map[string]string{
 
 func (g *denialReader) events(events *EventList) {
 	for _, e := range events.All() {
-		if !strings.Contains(e.Message, "is not authorized to perform") && !strings.Contains(e.Message, "isn't authorized to call") {
+		if !strings.Contains(e.Message, "is not authorized to perform") && !strings.Contains(e.Message, "isn't authorized to call") && !keyRefused.MatchString(e.Message) {
 			continue
 		}
 		component := g.knowledge.Component(eventOf[e.InvolvedObject.Kind])

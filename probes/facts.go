@@ -77,7 +77,7 @@ type Facts struct {
 
 type factStore struct {
 	src   Source
-	lines *knowledge.Signatures // nil: the embedded ones
+	knows *knowledge.Knowledge // nil: the embedded one
 	calls []Call
 	mu    sync.Mutex
 	facts map[Any]*fact
@@ -94,10 +94,11 @@ func NewFacts(src Source) *Facts {
 	return &Facts{store: &factStore{src: src, facts: map[Any]*fact{}}}
 }
 
-// Knowing makes log lines be read with these signatures in place of the
-// embedded ones. It must be said before anything is gathered.
-func (f *Facts) Knowing(s *knowledge.Signatures) *Facts {
-	f.store.lines = s
+// Knowing makes log lines be read with the signatures of k, and components be
+// recognised by its tables, in place of the embedded ones. It must be said
+// before anything is gathered.
+func (f *Facts) Knowing(k *knowledge.Knowledge) *Facts {
+	f.store.knows = k
 	return f
 }
 
@@ -108,11 +109,15 @@ func (f *Facts) Asking(calls ...Call) *Facts {
 	return f
 }
 
-func (f *Facts) signatures() (*knowledge.Signatures, error) {
-	if f.store.lines != nil {
-		return f.store.lines, nil
+func (f *Facts) knowledge() (*knowledge.Knowledge, error) {
+	if f.store.knows != nil {
+		return f.store.knows, nil
 	}
-	k, err := knowledge.Embedded()
+	return knowledge.Embedded()
+}
+
+func (f *Facts) signatures() (*knowledge.Signatures, error) {
+	k, err := f.knowledge()
 	if err != nil {
 		return nil, err
 	}

@@ -187,7 +187,7 @@ func (s *LogSet) keep(logs []*ContainerLog, onlyHeld bool) {
 		}
 	}
 	for _, l := range logs {
-		if l.Gap != nil && (onlyHeld && l.Gap.Reason == NotCaptured || l.Ended && held[[3]string{l.Namespace, l.Pod, l.Container}]) {
+		if l.Gap != nil && (onlyHeld && l.Gap.Reason == NotCaptured && l.Gap.Detail == notHeld || l.Ended && held[[3]string{l.Namespace, l.Pod, l.Container}]) {
 			continue
 		}
 		s.all = append(s.all, l)

@@ -62,7 +62,7 @@ func (in *input) open(cmd *cobra.Command) (*probes.Facts, *knowledge.Knowledge, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return facts.Knowing(k.Signatures), k, nil
+	return facts.Knowing(k), k, nil
 }
 
 func (in *input) source(cmd *cobra.Command) (probes.Source, error) {

@@ -51,7 +51,7 @@ Exit codes: 0 all was recorded, 2 could not run, 3 something could not be read
 			key := make([]byte, 32)
 			rand.Read(key)
 			recorder := probes.NewRecorder(facts.Source(), probes.NewRedactor(key), dir)
-			recorded := probes.NewFacts(recorder).Knowing(k.Signatures)
+			recorded := probes.NewFacts(recorder).Knowing(k)
 			diagnose.Walk(cmd.Context(), recorded, k, diagnose.Options{})
 			if all {
 				recorded.Gather(cmd.Context(), diagnose.Probes(diagnose.Rules())...)
