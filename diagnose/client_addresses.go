@@ -109,7 +109,7 @@ var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a
 // plain HTTP to one that serves TLS, because the URL that it is given says so.
 var clientSchemeWrong = ofCalls("client-scheme-wrong", nil, "does {client} call by a scheme, TLS or not, that the port does not serve?",
 	func(_ *probes.Facts, dir *probes.Directory, u *unreached, s *Suspect) Answer {
-		if !u.tls || len(u.mentions) == 0 {
+		if u.tls != "tls-protocol" || len(u.mentions) == 0 {
 			return Answered(false, Evidence{Says: "nothing says that one side speaks TLS and the other does not"})
 		}
 		m := u.mentions[0]

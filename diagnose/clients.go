@@ -19,8 +19,8 @@ import (
 var (
 	refusedMeanings = []string{"tcp-refused"}
 	droppedMeanings = []string{"tcp-timeout", "tcp-no-route", "net-unreachable", "timeout-ambiguous", "read-timeout"}
-	tlsMeanings     = []string{"tls-protocol"}
 	otherMeanings   = []string{"tcp-reset", "no-healthy-upstream", "rpc-unavailable", "db-unreachable", "kafka-unreachable", "redis-master-unreachable", "tls-protocol"}
+	tlsMeanings     = []string{"tls-unknown-authority", "tls-expired", "tls-name-mismatch", "tls-protocol"}
 	// telemetry is what programs do beside their work: that it fails hurts nobody.
 	telemetry = regexp.MustCompile(`(?i)\b(?:traces?|tracing|spans?|otlp|opentelemetry|otel|jaeger|zipkin|statsd|metrics?|telemetry|profil(?:er|ing))\b`)
 )
@@ -33,10 +33,10 @@ type unreached struct {
 	target     probes.Target
 	refused    bool       // at least one connection was refused
 	dropped    bool       // at least one got no answer
-	tls        bool       // at least one failed because only one side speaks TLS
 	lines      []Evidence // of logs; none where only the configuration says so
 	count      int
 	mentions   []mention // where the address comes from
+	tls        string    // what the logs say of TLS: one of tlsMeanings, or empty
 }
 
 func (u *unreached) address() string {
@@ -168,7 +168,7 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 				}
 				refused, dropped := says(refusedMeanings), says(droppedMeanings)
 				host, port := entry.Host, entry.Port
-				if host == "" || !refused && !dropped && !says(otherMeanings) {
+				if host == "" || !refused && !dropped && !says(otherMeanings) && !says(tlsMeanings) {
 					continue
 				}
 				t := dir.Lookup(p.Namespace, host, port)
@@ -187,7 +187,9 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 				}
 				u.count += entry.Count
 				u.refused, u.dropped = u.refused || refused, u.dropped || dropped
-				u.tls = u.tls || says(tlsMeanings)
+				if i := slices.IndexFunc(meanings, func(m string) bool { return slices.Contains(tlsMeanings, m) }); i >= 0 {
+					u.tls = meanings[i]
+				}
 				if !slices.Contains(u.pods, p) {
 					u.pods = append(u.pods, p)
 				}

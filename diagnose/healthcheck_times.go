@@ -21,7 +21,10 @@ var probeTimeoutShort = &Rule{
 	Needs:    []probes.Any{probes.Pods, probes.Events},
 	Suspects: perHealthcheck,
 	Tests: []Test{
-		ofHealthcheck("does {probe} of container {container} end by its timeout, not by an answer?", nil, func(_ *probes.Facts, h healthcheck) Answer {
+		ofHealthcheck("does {probe} of container {container} end by its timeout, not by an answer?", []probes.Any{probes.NetworkPolicies}, func(facts *probes.Facts, h healthcheck) Answer {
+			if by := dropsAmbientProbes(facts, h.container.pod); by != nil {
+				return Answered(false, SawObject("networkpolicies.networking.k8s.io", by.Namespace, by.Name, "NetworkPolicy %s drops the probe", by.Name))
+			}
 			slow := strings.Contains(h.message, "awaiting headers") || h.probe.Exec != nil && timedOut.MatchString(h.message)
 			if h.event == nil || !slow {
 				return Answered(false)

@@ -223,6 +223,7 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 		return CantTell(err)
 	}
 	s.Vars["secret"] = t.secrets[0]
+	s.Subjects = append(s.Subjects, Ref{Kind: "Secret", Namespace: t.ingress.Namespace, Name: t.secrets[0]})
 	evidence := []Evidence{SawObject("secrets", t.ingress.Namespace, t.secrets[0], "Ingress %s names Secret %s for TLS, and namespace %s has none of that name", t.ingress.Name, t.secrets[0], t.ingress.Namespace)}
 	var names []string
 	for sec := range secrets.In(t.ingress.Namespace) {

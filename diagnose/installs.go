@@ -77,7 +77,7 @@ var helmReleaseFailed = &Rule{
 		for _, r := range list.All() {
 			ref := Ref{Kind: "HelmRelease", Namespace: r.Namespace, Name: r.Name}
 			for _, c := range r.Status.Conditions {
-				if c.Type != "Ready" || c.Status != "False" || helmWaited.MatchString(c.Message) || slices.ContainsFunc(found, func(s Suspect) bool { return s.Subjects[0] == ref }) {
+				if c.Type != "Ready" || c.Status != "False" || r.Spec.Suspend || slices.Contains(fluxWaits, c.Reason) || helmWaited.MatchString(c.Message) || slices.ContainsFunc(found, func(s Suspect) bool { return s.Subjects[0] == ref }) {
 					continue
 				}
 				e := SawObject("helmreleases.helm.toolkit.fluxcd.io", r.Namespace, r.Name, "HelmRelease %s: Ready=False, %s: %s", r.Name, c.Reason, clip(c.Message, 420))

@@ -15,7 +15,7 @@ import (
 )
 
 // installing are the symptoms that carry refusals.
-var installing = []*Rule{helmReleaseFailed, argocdSyncError}
+var installing = []*Rule{helmReleaseFailed, argocdSyncError, fluxKustomizationFailed}
 
 // refusedBy makes a rule about refusals whose text matches: the named groups
 // are variables, and of says which object is at fault. An empty Ref is the

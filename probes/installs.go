@@ -31,17 +31,19 @@ func ResourceOf(apiVersion, kind string) string { return resourceOf(apiVersion, 
 // do anything.
 var (
 	Applications        = actedOnBy[Application]("argocd", "applications.argoproj.io", "Argo CD's applications with their source and how the last sync went")
-	FluxReleases        = actedOnBy[FluxRelease]("helm-controller", "helmreleases.helm.toolkit.fluxcd.io", "Flux's Helm releases and what their controller says of them")
 	ExternalSecrets     = actedOnBy[ExternalSecret]("external-secrets", "externalsecrets.external-secrets.io", "which Secrets External Secrets makes, and whether it can")
 	SecretStores        = actedOnBy[SecretStore]("external-secrets", "secretstores.external-secrets.io", "stores that External Secrets reads, of a namespace")
 	ClusterSecretStores = actedOnBy[SecretStore]("external-secrets", "clustersecretstores.external-secrets.io", "stores that External Secrets reads, of the whole cluster")
-	Gateways            = actedOnBy[Gateway]("istiod", "gateways.gateway.networking.k8s.io", "gateways of the Gateway API and whether anything serves them")
-	AuthorizationRules  = actedOnBy[AuthorizationPolicy]("istiod", "authorizationpolicies.security.istio.io", "Istio's policies of who may call what")
 	TargetGroupBindings = actedOnBy[TargetGroupBinding]("aws-load-balancer-controller", "targetgroupbindings.elbv2.k8s.aws", "which Services fill which target groups")
 )
 
 // actedOnBy lists objects of a custom kind that only a controller acts on.
 func actedOnBy[T any](controller, resource, about string) *Probe[*List[T]] {
+	return actedOnByAny[T]([]string{controller}, resource, about)
+}
+
+// actedOnByAny is the same of a kind that several controllers act on.
+func actedOnByAny[T any](controllers []string, resource, about string) *Probe[*List[T]] {
 	p := listing[T](resource, about)
 	read := p.Gather
 	p.After = []Any{Pods}
@@ -55,7 +57,9 @@ func actedOnBy[T any](controller, resource, about string) *Probe[*List[T]] {
 			return nil, err
 		}
 		pods, podsErr := Pods.Of(known)
-		if podsErr != nil || slices.ContainsFunc(pods.All(), func(p *corev1.Pod) bool { return IsController(p, controller) }) {
+		if podsErr != nil || slices.ContainsFunc(pods.All(), func(p *corev1.Pod) bool {
+			return slices.ContainsFunc(controllers, func(c string) bool { return IsController(p, c) })
+		}) {
 			return nil, err
 		}
 		return NewList[T](nil), nil
@@ -81,11 +85,23 @@ type Application struct {
 	Spec              struct {
 		Source      *ApplicationSource  `json:"source,omitempty"`
 		Sources     []ApplicationSource `json:"sources,omitempty"`
+		Project     string              `json:"project,omitempty"`
 		Destination struct {
 			Namespace string `json:"namespace,omitempty"`
 			Server    string `json:"server,omitempty"`
 			Name      string `json:"name,omitempty"`
 		} `json:"destination"`
+		SyncPolicy *struct {
+			Automated *struct {
+				SelfHeal bool `json:"selfHeal,omitempty"`
+			} `json:"automated,omitempty"`
+		} `json:"syncPolicy,omitempty"`
+		IgnoreDifferences []struct {
+			Group        string   `json:"group,omitempty"`
+			Kind         string   `json:"kind"`
+			Name         string   `json:"name,omitempty"`
+			JSONPointers []string `json:"jsonPointers,omitempty"`
+		} `json:"ignoreDifferences,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Sync struct {
@@ -97,7 +113,14 @@ type Application struct {
 			} `json:"comparedTo"`
 		} `json:"sync"`
 		ReconciledAt *metav1.Time `json:"reconciledAt,omitempty"`
-		Conditions   []struct {
+		Resources    []struct {
+			Group     string `json:"group,omitempty"`
+			Kind      string `json:"kind"`
+			Namespace string `json:"namespace,omitempty"`
+			Name      string `json:"name"`
+			Status    string `json:"status,omitempty"` // Synced, OutOfSync
+		} `json:"resources,omitempty"`
+		Conditions []struct {
 			Type               string       `json:"type"`
 			Message            string       `json:"message"`
 			LastTransitionTime *metav1.Time `json:"lastTransitionTime,omitempty"`
@@ -136,15 +159,6 @@ func (a *Application) Sources() []ApplicationSource {
 		return []ApplicationSource{*a.Spec.Source}
 	}
 	return a.Spec.Sources
-}
-
-// A FluxRelease is Flux's HelmRelease. Source: fluxcd/helm-controller api/v2.
-type FluxRelease struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Status            struct {
-		Conditions []metav1.Condition `json:"conditions,omitempty"`
-	} `json:"status"`
 }
 
 // An ExternalSecret says which Secret is made out of what in a store.
@@ -222,52 +236,6 @@ type SecretStore struct {
 	Status struct {
 		Conditions []metav1.Condition `json:"conditions,omitempty"`
 	} `json:"status"`
-}
-
-// A Gateway is the Gateway API's.
-type Gateway struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		GatewayClassName string `json:"gatewayClassName"`
-	} `json:"spec"`
-	Status struct {
-		Conditions []metav1.Condition `json:"conditions,omitempty"`
-	} `json:"status"`
-}
-
-// An AuthorizationPolicy is Istio's. Source: istio.io/api security/v1.
-type AuthorizationPolicy struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		Action   string `json:"action,omitempty"` // ALLOW if empty
-		Selector *struct {
-			MatchLabels map[string]string `json:"matchLabels,omitempty"`
-		} `json:"selector,omitempty"`
-		TargetRef  *PolicyTarget       `json:"targetRef,omitempty"`
-		TargetRefs []PolicyTarget      `json:"targetRefs,omitempty"`
-		Rules      []AuthorizationRule `json:"rules,omitempty"`
-	} `json:"spec"`
-}
-
-// A PolicyTarget is a Gateway or Service that a policy is attached to.
-type PolicyTarget struct {
-	Group string `json:"group,omitempty"`
-	Kind  string `json:"kind"`
-	Name  string `json:"name"`
-}
-
-// An AuthorizationRule matches a request that meets one of From, one of To
-// and all of When; what is empty asks for nothing.
-type AuthorizationRule struct {
-	From []struct {
-		Source map[string][]string `json:"source,omitempty"`
-	} `json:"from,omitempty"`
-	To []struct {
-		Operation map[string][]string `json:"operation,omitempty"`
-	} `json:"to,omitempty"`
-	When []json.RawMessage `json:"when,omitempty"`
 }
 
 // A TargetGroupBinding is the AWS Load Balancer Controller's.
