@@ -19,7 +19,7 @@ import (
 func (w *walk) conclude(ctx context.Context) *Diagnosis {
 	w.facts.Gather(ctx, probes.Nodes, probes.Pods, probes.Workloads)
 	if len(w.findings) > 0 {
-		w.facts.Gather(ctx, probes.Events) // the timeline's, and leads
+		w.facts.Gather(ctx, probes.Events, probes.ReplicaSets, probes.ControllerRevisions) // the timeline's, and leads
 	}
 	g := newGraph(w.findings)
 	w.compared = w.cohortView()

@@ -161,7 +161,7 @@ type Moment struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`
 	Subject Ref       `json:"subject"`
-	Kind    string    `json:"kind,omitempty"` // "change", "symptom"
+	Kind    string    `json:"kind,omitempty"` // "change", "symptom", "note"
 }
 
 // Considered is one rule's verdict on one suspect.

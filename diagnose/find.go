@@ -11,14 +11,18 @@ import (
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
-// findable are the kinds that `explain` takes, each with the names that
-// kubectl has for it.
-var findable = []struct {
+// A kindOf is a kind of object, the names that kubectl has for it, and where
+// its objects are listed.
+type kindOf struct {
 	kind  string
 	names []string
 	probe probes.Any
 	list  func(*probes.Facts) ([]metav1.Object, error)
-}{
+}
+
+// findable are the kinds that `explain` takes, each with the names that
+// kubectl has for it.
+var findable = []kindOf{
 	{"Pod", []string{"po"}, probes.Pods, func(f *probes.Facts) ([]metav1.Object, error) {
 		pods, err := probes.Pods.Of(f)
 		if err != nil {

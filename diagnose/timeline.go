@@ -37,8 +37,12 @@ func (w *walk) timeline(g *graph, told []*Finding) []Moment {
 	t.pods()
 	t.machines()
 	t.rollouts()
+	t.revisions()
 	t.writes()
 	t.releases()
+	t.certificates()
+	t.addons()
+	t.nothing(told[0].Subject())
 	slices.SortStableFunc(t.moments, func(a, b Moment) int {
 		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Subject.String(), b.Subject.String()), strings.Compare(a.What, b.What))
 	})
@@ -129,6 +133,9 @@ func (t *teller) machines() {
 			made = "joined (node group " + group + ")"
 		}
 		t.tell(n.CreationTimestamp.Time, "change", Ref{Kind: "Node", Name: n.Name}, "node %s %s", n.Name, made)
+		if n.DeletionTimestamp != nil {
+			t.tell(n.DeletionTimestamp.Time, "change", Ref{Kind: "Node", Name: n.Name}, "node %s is being deleted", n.Name)
+		}
 	}
 	if !t.facts.Has(probes.Events) {
 		return
@@ -154,7 +161,8 @@ func (t *teller) machines() {
 var machineEvents = []string{
 	"RemovingNode", "DeletingNode", "NodeNotReady", "SpotInterrupted", "SpotRebalanceRecommendation", "SpotInterruption",
 	"InstanceTerminating", "InstanceStopping", "InstanceUnhealthy", "TerminatingOnInterruption", "DisruptionTerminating",
-	"DisruptionLaunching", "RebalanceRecommendation", "ScheduledChange",
+	"DisruptionLaunching", "RebalanceRecommendation", "ScheduledChange", "Drifted", "Empty", "Expired", "Underutilized",
+	"SpotInterruptionWarning", "NodeRepair",
 }
 
 // rollouts tells of the revisions of workloads in the chains, with what each
@@ -194,9 +202,10 @@ func (t *teller) rollouts() {
 	}
 }
 
-// writes tells who wrote which fields of the objects of the chains.
+// writes tells when the objects of the chains were made, and who wrote which
+// of their fields.
 func (t *teller) writes() {
-	for _, k := range findable {
+	for _, k := range slices.Concat(findable, written) {
 		if !t.facts.Has(k.probe) {
 			continue
 		}
@@ -206,9 +215,10 @@ func (t *teller) writes() {
 		}
 		for _, o := range objects {
 			ref := Ref{Kind: k.kind, Namespace: o.GetNamespace(), Name: o.GetName()}
-			if k.kind == "Pod" || k.kind == "Node" || !slices.Contains(t.touched, ref) {
+			if k.kind == "Pod" || k.kind == "Node" || k.kind == "ReplicaSet" || !slices.Contains(t.touched, ref) {
 				continue
 			}
+			t.tell(o.GetCreationTimestamp().Time, "change", ref, "%s was made", ref)
 			for _, e := range o.GetManagedFields() {
 				if e.Time != nil && e.Subresource == "" && e.Time.Sub(o.GetCreationTimestamp().Time) > time.Minute {
 					t.tell(e.Time.Time, "change", ref, "%s wrote %s%s", e.Manager, ref, fieldsOf(e))

@@ -183,9 +183,9 @@ func waitingMessage(p *corev1.Pod) string {
 	return ""
 }
 
-// kubeletSays is how kubectl and the API server word that a kubelet was not
+// kubeletTimeout is how kubectl and the API server word that a kubelet was not
 // reached. Sources: kubernetes pkg/registry/core/pod/rest, kubectl.
-var kubeletSays = regexp.MustCompile(`(?:error dialing backend: |Get "?https://[^"\s]+:10250/(?:containerLogs|exec|attach|portForward|run|stats|pods|configz)\S*: ?)dial tcp ((?:\d+\.){3}\d+):10250: (?:connect: )?(?:i/o timeout|connection timed out|no route to host)`)
+var kubeletTimeout = regexp.MustCompile(`(?:error dialing backend: |Get "?https://[^"\s]+:10250/(?:containerLogs|exec|attach|portForward|run|stats|pods|configz)\S*: ?)dial tcp ((?:\d+\.){3}\d+):10250: (?:connect: )?(?:i/o timeout|connection timed out|no route to host)`)
 
 // kubeletUnreached: the API server did not reach the kubelet of a node, so
 // that logs, exec and port-forward fail there.
@@ -198,7 +198,7 @@ var kubeletUnreached = &Rule{
 		}
 		by := map[string]*Suspect{}
 		see := func(text string, e Evidence) {
-			m := kubeletSays.FindStringSubmatch(text)
+			m := kubeletTimeout.FindStringSubmatch(text)
 			if m == nil {
 				return
 			}
@@ -272,7 +272,7 @@ var kubeletCutOff = &Rule{
 					break
 				}
 				for _, l := range logs.Of(p.Namespace, p.Name) {
-					if l.Excerpt != nil && l.Excerpt.Decisive != nil && kubeletSays.MatchString(l.Excerpt.Decisive.Text) {
+					if l.Excerpt != nil && l.Excerpt.Decisive != nil && kubeletTimeout.MatchString(l.Excerpt.Decisive.Text) {
 						s.Effects = appendOnce(s.Effects, e)
 					}
 				}

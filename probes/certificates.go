@@ -35,6 +35,7 @@ type Certificate struct {
 	} `json:"spec"`
 	Status struct {
 		Conditions  []metav1.Condition `json:"conditions,omitempty"`
+		NotBefore   *metav1.Time       `json:"notBefore,omitempty"`
 		NotAfter    *metav1.Time       `json:"notAfter,omitempty"`
 		RenewalTime *metav1.Time       `json:"renewalTime,omitempty"`
 	} `json:"status"`

@@ -63,12 +63,13 @@ var NodeGroups = describedOne("eks/describe-nodegroup", "nodegroup", "node-group
 
 // An Addon is an EKS add-on.
 type Addon struct {
-	Name      string    `json:"addonName"`
-	Version   string    `json:"addonVersion"`
-	Status    string    `json:"status"` // ACTIVE, DEGRADED, CREATE_FAILED, UPDATE_FAILED, …
-	RoleARN   string    `json:"serviceAccountRoleArn"`
-	CreatedAt time.Time `json:"createdAt"`
-	Health    struct {
+	Name       string    `json:"addonName"`
+	Version    string    `json:"addonVersion"`
+	Status     string    `json:"status"` // ACTIVE, DEGRADED, CREATE_FAILED, UPDATE_FAILED, …
+	RoleARN    string    `json:"serviceAccountRoleArn"`
+	CreatedAt  time.Time `json:"createdAt"`
+	ModifiedAt time.Time `json:"modifiedAt"`
+	Health     struct {
 		Issues []EKSIssue `json:"issues"`
 	} `json:"health"`
 }
