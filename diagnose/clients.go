@@ -298,11 +298,11 @@ func portOf(s *corev1.Service, number int) *corev1.ServicePort {
 }
 
 // wrongPort reports whether a call is for a port that the Service does not
-// have. A headless Service has none of its own, and a pod may name its own
+// have. A headless Service has none of its own, nor has an address behind it, and a pod may name its own
 // Service with a port that it shows nobody.
 func wrongPort(dir *probes.Directory, u *unreached) bool {
 	s := serviceOfCall(dir, u)
-	if s == nil || headless(s) || s.Spec.Type == corev1.ServiceTypeExternalName || len(s.Spec.Ports) == 0 || u.portNumber() == 0 {
+	if s == nil || u.target.Backend || headless(s) || s.Spec.Type == corev1.ServiceTypeExternalName || len(s.Spec.Ports) == 0 || u.portNumber() == 0 {
 		return false
 	}
 	own := slices.ContainsFunc(u.target.Pods, func(p *corev1.Pod) bool { return slices.Contains(u.pods, p) })

@@ -33,6 +33,7 @@ type Target struct {
 	Kind       TargetKind
 	Ref        Ref           // the Service, Pod or Node; the Service that a missing one would be
 	Missing    bool          // the cluster has no such object
+	Backend    bool          // the address is that of an endpoint, not the Service's own
 	Pods       []*corev1.Pod // behind the Service, ready or not; or the pod
 	External   string        // the name that an ExternalName Service stands for
 	AWSService string        // "sts", "s3", "rds": see TargetAWS
@@ -105,6 +106,7 @@ func (d *Directory) byAddress(t *Target, ip netip.Addr) {
 			if slices.Contains(e.Addresses, t.Host) {
 				if svc := d.Services.Get(s.Namespace, s.Labels[discoveryv1.LabelServiceName]); svc != nil {
 					d.service(t, svc)
+					t.Backend = true
 					return
 				}
 			}
