@@ -216,27 +216,37 @@ func factsOf(evidence []Evidence) []Fact {
 }
 
 // ruledOut lists the rivals: what could explain the same effects, but was
-// answered no.
+// answered no. Those that would explain the most come first: they are what a
+// reader would have thought of.
 func (w *walk) ruledOut(g *graph, f *Finding) []Ruled {
 	explained := map[*Finding]bool{}
 	for _, b := range g.below(f)[1:] {
 		explained[b] = true
 	}
 	list := []Ruled{}
+	rank := map[string]int{} // how many of the effects each rule's rivals would explain
 	seen := map[string]bool{f.Rule.ID: true}
 	for _, rival := range w.findings {
-		if rival.Truth != No || seen[rival.Rule.ID] || g.confirmedRule(rival.Rule) ||
-			!slices.ContainsFunc(rival.Effects, func(e *Finding) bool { return explained[e] }) {
+		if rival.Truth != No || g.confirmedRule(rival.Rule) {
 			continue
 		}
-		seen[rival.Rule.ID] = true
+		for _, e := range rival.Effects {
+			if explained[e] {
+				rank[rival.Rule.ID]++
+			}
+		}
 		last := rival.Answers[len(rival.Answers)-1]
+		if seen[rival.Rule.ID] || rank[rival.Rule.ID] == 0 || len(last.Evidence) == 0 {
+			continue // without a fact it was never thinkable
+		}
+		seen[rival.Rule.ID] = true
 		subject := rival.Subject()
 		list = append(list, Ruled{
 			Rule: rival.Rule.ID, Title: w.title(rival), Subject: &subject,
 			Why: last.Asked + " No.", Evidence: factsOf(last.Evidence),
 		})
 	}
+	slices.SortStableFunc(list, func(a, b Ruled) int { return rank[b.Rule] - rank[a.Rule] })
 	return list
 }
 
@@ -315,7 +325,8 @@ func (w *walk) gaps(unexplained bool) []Gap {
 		if r.Latent && len(r.Explains) == 0 {
 			continue // what hurts nothing yet is asked of preflight
 		}
-		for _, p := range r.Needs {
+		// What a rule never came to look at it did not miss.
+		for _, p := range w.read[r] {
 			for _, g := range probes.GapsIn(w.facts.Err(p)) {
 				add(g, r.ID)
 			}

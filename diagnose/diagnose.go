@@ -36,7 +36,7 @@ func Walk(ctx context.Context, facts *probes.Facts, k *knowledge.Knowledge, opts
 	if rules == nil {
 		rules = Rules()
 	}
-	w := &walk{facts: facts, knowledge: k, opts: opts, judged: map[*Rule][]*Finding{}}
+	w := &walk{facts: facts, knowledge: k, opts: opts, judged: map[*Rule][]*Finding{}, read: map[*Rule][]probes.Any{}}
 	for _, layer := range layers(rules) {
 		w.judge(ctx, layer)
 	}
@@ -48,8 +48,9 @@ type walk struct {
 	knowledge *knowledge.Knowledge
 	opts      Options
 	judged    map[*Rule][]*Finding
-	findings  []*Finding // in the order of judgement
-	due       []*Rule    // the rules that were called
+	findings  []*Finding             // in the order of judgement
+	due       []*Rule                // the rules that were called
+	read      map[*Rule][]probes.Any // the facts that each of them looked at to find suspects, or was called for
 	asked     int
 	compared  *cohortView // nil until the walk is over
 
@@ -109,7 +110,15 @@ func (w *walk) judge(ctx context.Context, layer []*Rule) {
 	}
 	w.facts.Gather(ctx, needs...)
 	for _, c := range due {
-		for _, s := range c.rule.Suspects(w.facts.Only(probes.Closure(c.rule.Needs...)...), c.effects) {
+		if len(c.effects) > 0 {
+			w.read[c.rule] = slices.Clone(c.rule.Needs) // there was something to explain: all that it lacks may count
+		}
+		facts := w.facts.Only(probes.Closure(c.rule.Needs...)...).Observed(func(p probes.Any) {
+			if !slices.Contains(w.read[c.rule], p) {
+				w.read[c.rule] = append(w.read[c.rule], p)
+			}
+		})
+		for _, s := range c.rule.Suspects(facts, c.effects) {
 			f := w.question(ctx, c.rule, s)
 			if same := w.sameFault(f); same != nil {
 				same.merge(f)

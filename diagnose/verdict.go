@@ -35,7 +35,7 @@ func verdict(d *Diagnosis) string {
 	case len(d.Risks) > 0:
 		return fmt.Sprintf("Nothing is failing, but %s: %s.", d.Risks[0].Subject, d.Risks[0].Title)
 	case len(d.Gaps) > 0:
-		return fmt.Sprintf("Nothing wrong was seen, but %d documents could not be read.", len(d.Gaps))
+		return fmt.Sprintf("Nothing wrong was seen, but %d %s could not be read.", len(d.Gaps), plural(len(d.Gaps), "document", "documents"))
 	}
 	return "Nothing wrong was found."
 }

@@ -81,6 +81,7 @@ const (
 	mostUnexplained = 8
 	mostMoments     = 24
 	mostGaps        = 12
+	mostRivals      = 8
 )
 
 // few is how many of n to show.
@@ -143,16 +144,49 @@ func (t *textReport) moments() {
 			mark = t.warn.Render("Δ ")
 		}
 		at := m.At.UTC().Format(layout)
-		t.line(in1+t.dim.Render(at)+" "+mark, strings.Repeat(" ", len(at)+5), m.Subject.String()+": "+m.What, t.plain)
+		t.line(in1+t.dim.Render(at)+" "+mark, strings.Repeat(" ", len(at)+5), named(m.What, m.Subject), t.plain)
 	}
+}
+
+// alike folds gaps that say the same of several documents into one, which
+// names the first of them: the others, and the right that each document takes,
+// are shown with --verbose.
+func alike(gaps []diagnose.Gap) []diagnose.Gap {
+	var folded []diagnose.Gap
+	of := map[int][]string{}
+	for _, g := range gaps {
+		i := slices.IndexFunc(folded, func(o diagnose.Gap) bool { return o.Reason == g.Reason && o.Detail == g.Detail })
+		if i < 0 {
+			i, folded = len(folded), append(folded, g)
+		}
+		if !slices.Contains(of[i], g.Document) {
+			of[i] = append(of[i], g.Document)
+		}
+	}
+	for i := range folded {
+		names := of[i]
+		if len(names) > 1 {
+			folded[i].Grant = ""
+		}
+		rest := len(names) - mostGaps
+		folded[i].Document = strings.Join(names[:min(len(names), mostGaps)], ", ")
+		if rest > 0 {
+			folded[i].Document += fmt.Sprintf(" +%d", rest)
+		}
+	}
+	return folded
 }
 
 func (t *textReport) notSeen() {
 	if len(t.d.Gaps) > 0 {
 		t.blank()
 		t.put(t.warn.Bold(true).Render(t.Gaps))
-		shown := t.few(len(t.d.Gaps), mostGaps)
-		for _, g := range t.d.Gaps[:shown] {
+		gaps := t.d.Gaps
+		if !t.opts.Verbose {
+			gaps = alike(gaps)
+		}
+		shown := t.few(len(gaps), mostGaps)
+		for _, g := range gaps[:shown] {
 			s := g.Document + " " + word(t.Reasons, g.Reason)
 			if g.Grant != "" {
 				s += " (" + g.Grant + ")"
@@ -165,7 +199,7 @@ func (t *textReport) notSeen() {
 				t.line(in2+t.dim.Render(t.Settles+" "), in2+in1, strings.Join(g.Settles, ", "), t.dim)
 			}
 		}
-		t.more(in1, len(t.d.Gaps)-shown)
+		t.more(in1, len(gaps)-shown)
 	}
 	next := t.d.Next
 	if !t.opts.Verbose && len(next) > 1 {

@@ -190,12 +190,16 @@ func (t *textReport) ruled(rivals []diagnose.Ruled) {
 		return
 	}
 	t.heading(in1, t.RuledOut)
-	for _, r := range rivals {
+	shown := t.few(len(rivals), mostRivals)
+	for _, r := range rivals[:shown] {
 		why := r.Why
 		if len(r.Evidence) > 0 {
 			why = r.Evidence[0].Says
 		}
 		title := r.Title
+		if strings.Contains(title, "…") { // not all that the title names was looked into
+			title = strings.TrimSuffix(r.Why, " No.")
+		}
 		if t.opts.Verbose && r.Subject != nil {
 			title += " (" + r.Subject.String() + ")"
 		}
@@ -209,6 +213,7 @@ func (t *textReport) ruled(rivals []diagnose.Ruled) {
 			}
 		}
 	}
+	t.more(in2, len(rivals)-shown)
 }
 
 func (t *textReport) mend(remedies []diagnose.Remedy) {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -93,9 +94,11 @@ func TestTextIsHarmless(t *testing.T) {
 // In a large cluster the report stays one that a person reads.
 func TestTextOfALargeIncident(t *testing.T) {
 	d := sample(t, "suspected")
-	for range 400 {
+	for i := range 400 {
 		d.Unexplained = append(d.Unexplained, d.Unexplained[0])
-		d.Gaps = append(d.Gaps, d.Gaps[0])
+		g := d.Gaps[0]
+		g.Detail = fmt.Sprintf("fault %d", i)
+		d.Gaps = append(d.Gaps, g, d.Gaps[0]) // what says the same is folded
 		d.Timeline = append(d.Timeline, d.Timeline[len(d.Timeline)-1])
 		c := &d.Suspected[0]
 		c.Chain[1].Explains = append(c.Chain[1].Explains, len(c.Chain))
