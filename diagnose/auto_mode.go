@@ -17,8 +17,8 @@ import (
 // captured, which is no gap of its own, as most clusters have none.
 var autoClasses = &probes.Probe[*probes.List[probes.AutoNodeClass]]{
 	Name: probes.AutoNodeClasses.Name, About: probes.AutoNodeClasses.About, Reads: probes.AutoNodeClasses.Reads,
-	Gather: func(ctx context.Context, src probes.Source, _ *probes.Facts) (*probes.List[probes.AutoNodeClass], error) {
-		list, err := probes.AutoNodeClasses.Gather(ctx, src, nil)
+	Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.List[probes.AutoNodeClass], error) {
+		list, err := probes.AutoNodeClasses.Ask(ctx, known)
 		var gap *probes.Gap
 		if errors.As(err, &gap) {
 			return nil, nil

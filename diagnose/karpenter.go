@@ -29,8 +29,8 @@ var (
 func whereKarpenter[T any](p *probes.Probe[*probes.List[T]]) *probes.Probe[*probes.List[T]] {
 	return &probes.Probe[*probes.List[T]]{
 		Name: p.Name, About: p.About, Reads: p.Reads, After: []probes.Any{probes.Pods, probes.Nodes},
-		Gather: func(ctx context.Context, src probes.Source, known *probes.Facts) (*probes.List[T], error) {
-			list, err := p.Gather(ctx, src, nil)
+		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.List[T], error) {
+			list, err := p.Ask(ctx, known)
 			var gap *probes.Gap
 			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured && !showsKarpenter(known) {
 				return probes.NewList[T](nil), nil

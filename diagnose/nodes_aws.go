@@ -22,8 +22,8 @@ var (
 func whereCaptured[T any](p *probes.Probe[*probes.AWSList[T]]) *probes.Probe[*probes.AWSList[T]] {
 	return &probes.Probe[*probes.AWSList[T]]{
 		Name: p.Name, About: p.About, Reads: p.Reads,
-		Gather: func(ctx context.Context, src probes.Source, _ *probes.Facts) (*probes.AWSList[T], error) {
-			list, err := p.Gather(ctx, src, nil)
+		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.AWSList[T], error) {
+			list, err := p.Ask(ctx, known)
 			var gap *probes.Gap
 			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured {
 				return nil, nil

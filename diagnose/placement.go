@@ -25,7 +25,7 @@ var placements = &probes.Probe[*placementIndex]{
 		probes.NodePools.Reads, probes.NodeClaims.Reads, probes.EC2NodeClasses.Reads, probes.DaemonSets.Reads,
 	),
 	After: []probes.Any{probes.Pods, probes.Nodes, probes.Workloads, probes.Events},
-	Gather: func(ctx context.Context, src probes.Source, known *probes.Facts) (*placementIndex, error) {
+	Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*placementIndex, error) {
 		pods, err := probes.Pods.Of(known)
 		if err != nil {
 			return nil, err
@@ -43,16 +43,16 @@ var placements = &probes.Probe[*placementIndex]{
 		x.cluster = &scheduling.Cluster{Nodes: nodes.All(), Pods: pods.List}
 		c := x.cluster
 		if slices.ContainsFunc(waiting, func(p *corev1.Pod) bool { return len(scheduling.ClaimNames(p)) > 0 }) {
-			c.Claims = optional(ctx, src, x, probes.Claims)
-			c.Volumes = optional(ctx, src, x, probes.Volumes)
-			c.Classes = optional(ctx, src, x, probes.StorageClasses)
-			c.CSINodes, x.limitsErr = probes.CSINodes.Gather(ctx, src, nil)
+			c.Claims = optional(ctx, known, x, probes.Claims)
+			c.Volumes = optional(ctx, known, x, probes.Volumes)
+			c.Classes = optional(ctx, known, x, probes.StorageClasses)
+			c.CSINodes, x.limitsErr = probes.CSINodes.Ask(ctx, known)
 		}
 		if slices.ContainsFunc(waiting, selectsNamespaces) {
-			c.Namespaces = optional(ctx, src, x, probes.Namespaces)
+			c.Namespaces = optional(ctx, known, x, probes.Namespaces)
 		}
 		x.events, _ = probes.Events.Of(known) // they only say more than the pods' conditions
-		x.karpenter, x.karpenterErr = readKarpenter(ctx, src, c)
+		x.karpenter, x.karpenterErr = readKarpenter(ctx, known, c)
 		for _, p := range waiting {
 			x.of[p] = x.place(p)
 		}
@@ -62,8 +62,8 @@ var placements = &probes.Probe[*placementIndex]{
 
 // optional reads a list; where it can't be had it is nil, which the scheduling
 // package takes for unknown, and the gap is kept.
-func optional[T any](ctx context.Context, src probes.Source, x *placementIndex, p *probes.Probe[*probes.List[T]]) *probes.List[T] {
-	list, err := p.Gather(ctx, src, nil)
+func optional[T any](ctx context.Context, known *probes.Facts, x *placementIndex, p *probes.Probe[*probes.List[T]]) *probes.List[T] {
+	list, err := p.Ask(ctx, known)
 	if err != nil {
 		x.missing = append(x.missing, err)
 		return nil
@@ -91,8 +91,8 @@ func selectsNamespaces(p *corev1.Pod) bool {
 
 // readKarpenter is Karpenter's state, or nil where there is no sign of it. An
 // error means that it is there and can't be read.
-func readKarpenter(ctx context.Context, src probes.Source, c *scheduling.Cluster) (*scheduling.Karpenter, error) {
-	pools, err := probes.NodePools.Gather(ctx, src, nil)
+func readKarpenter(ctx context.Context, known *probes.Facts, c *scheduling.Cluster) (*scheduling.Karpenter, error) {
+	pools, err := probes.NodePools.Ask(ctx, known)
 	if err != nil {
 		var gap *probes.Gap
 		if errors.As(err, &gap) && gap.Reason == probes.NotCaptured && len(c.Nodes) > 0 && !karpenterSigns(c) {
@@ -105,9 +105,9 @@ func readKarpenter(ctx context.Context, src probes.Source, c *scheduling.Cluster
 	}
 	k := &scheduling.Karpenter{Pools: pools, Nodes: c.Nodes, Cluster: c}
 	// These only sharpen what is known of the pools.
-	k.Claims, _ = probes.NodeClaims.Gather(ctx, src, nil)
-	k.NodeClasses, _ = probes.EC2NodeClasses.Gather(ctx, src, nil)
-	k.DaemonSets, _ = probes.DaemonSets.Gather(ctx, src, nil)
+	k.Claims, _ = probes.NodeClaims.Ask(ctx, known)
+	k.NodeClasses, _ = probes.EC2NodeClasses.Ask(ctx, known)
+	k.DaemonSets, _ = probes.DaemonSets.Ask(ctx, known)
 	return k, nil
 }
 

@@ -25,8 +25,8 @@ var (
 	knownGroups   = whereCaptured(probes.SecurityGroups)
 	knownBindings = &probes.Probe[*probes.List[probes.TargetGroupBinding]]{
 		Name: probes.TargetGroupBindings.Name, About: probes.TargetGroupBindings.About, Reads: probes.TargetGroupBindings.Reads, After: probes.TargetGroupBindings.After,
-		Gather: func(ctx context.Context, src probes.Source, known *probes.Facts) (*probes.List[probes.TargetGroupBinding], error) {
-			list, err := probes.TargetGroupBindings.Gather(ctx, src, known)
+		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.List[probes.TargetGroupBinding], error) {
+			list, err := probes.TargetGroupBindings.Ask(ctx, known)
 			var gap *probes.Gap
 			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured {
 				return nil, nil

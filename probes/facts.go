@@ -68,6 +68,13 @@ func (p *Probe[T]) Of(f *Facts) (T, error) {
 	return got.value.(T), nil
 }
 
+// Ask is the fact for a probe that builds on this one in some clusters only,
+// and so can't say that it comes after it. It is gathered once for all.
+func (p *Probe[T]) Ask(ctx context.Context, known *Facts) (T, error) {
+	known.Gather(ctx, p)
+	return p.Of(&Facts{store: known.store})
+}
+
 // Facts are what the probes gathered from one source.
 type Facts struct {
 	store   *factStore

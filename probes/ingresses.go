@@ -19,7 +19,7 @@ var (
 func whereIngress[T any](name, about string, of *Probe[*List[T]], wants func(*networkingv1.Ingress) bool) *Probe[*List[T]] {
 	return &Probe[*List[T]]{
 		Name: name, About: about, Reads: of.Reads, After: []Any{Ingresses},
-		Gather: func(ctx context.Context, src Source, known *Facts) (*List[T], error) {
+		Gather: func(ctx context.Context, _ Source, known *Facts) (*List[T], error) {
 			list, err := Ingresses.Of(known)
 			if err != nil {
 				return nil, err
@@ -27,7 +27,7 @@ func whereIngress[T any](name, about string, of *Probe[*List[T]], wants func(*ne
 			if len(list.Where(wants)) == 0 {
 				return NewList[T](nil), nil
 			}
-			return of.Gather(ctx, src, known)
+			return of.Ask(ctx, known)
 		},
 	}
 }

@@ -142,6 +142,9 @@ func (r *Recorder) create(place string) (*os.File, error) {
 }
 
 func (r *Recorder) keep(doc Document, data []byte, isLog bool) error {
+	if isLog && r.holds(placeOf(doc)) {
+		return nil // two facts are read from one log
+	}
 	file, err := r.create(placeOf(doc))
 	if err != nil {
 		return err
@@ -167,6 +170,12 @@ func (r *Recorder) keep(doc Document, data []byte, isLog bool) error {
 			return fmt.Errorf("recording %s: %w", doc.Path, err)
 		}
 	}
+}
+
+func (r *Recorder) holds(place string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.files[place] != ""
 }
 
 // A recording is a list of objects that is being read and kept.

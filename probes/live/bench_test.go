@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -71,7 +72,9 @@ func BenchmarkScan(b *testing.B) {
 	cp.wait("the rights", func() bool { return cp.may("reader", "pods") })
 
 	bin := filepath.Join(b.TempDir(), "ppodoctor")
-	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/ppodoctor").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "../../cmd/ppodoctor") // as the Makefile does
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("building: %v\n%s", err, out)
 	}
 	config := cp.kubeconfig("reader")
@@ -187,6 +190,9 @@ func bareLister(kubeconfig string, lists []string) error {
 					break // a custom resource: small here, and JSON needs no decoding to be dropped
 				}
 				page, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+				if runtime.IsNotRegisteredError(err) {
+					break // APIServices: few, and client-go has no type for them
+				}
 				if err != nil {
 					return err
 				}
@@ -227,7 +233,8 @@ func measure(b *testing.B, command *exec.Cmd) run {
 	err := command.Run()
 	wall := time.Since(start)
 	state := command.ProcessState
-	if state == nil || err != nil && state.ExitCode() != 1 && state.ExitCode() != 3 {
+	told := command.Path != os.Args[0] && state != nil && (state.ExitCode() == 1 || state.ExitCode() == 3) // a scan's findings
+	if err != nil && !told {
 		b.Fatalf("%v: %v\n%s", command.Args, err, out.String())
 	}
 	usage := state.SysUsage().(*syscall.Rusage)
