@@ -14,9 +14,9 @@ import (
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		// Half of Go's default: a scan is short and mostly waits for the
+		// A quarter of Go's default: a scan is short and mostly waits for the
 		// server, and it runs beside others' work, in pods with a limit.
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(25)
 	}
 	os.Exit(run())
 }
