@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -115,7 +116,10 @@ var kubeletSilent = &Rule{
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			nodes := s.Data.([]*corev1.Node)
 			var evidence []Evidence
-			leases, _ := probes.Leases.Of(facts) // the condition alone says it
+			leases, err := probes.Leases.Of(facts)
+			if silent := facts.Source().Now().Sub(*s.Since); err != nil && silent < together {
+				return CantTell(err) // it may be back: later the condition alone says it
+			}
 			for _, n := range nodes {
 				evidence = append(evidence, sawNodeCondition(n, nodeCondition(n, corev1.NodeReady)))
 				if leases == nil {
@@ -243,8 +247,14 @@ var nodeShort = &Rule{
 		return found
 	},
 	Tests: []Test{{
-		Asks: "does the kubelet of {node} report {pressure}?", Needs: []probes.Any{probes.Events},
+		Asks: "does the kubelet of {node} report {pressure}?", Needs: []probes.Any{probes.Events, probes.Pods, classes},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
+			// Who uses it up, or made it small, is asked of others first.
+			_, podsErr := probes.Pods.Of(facts)
+			_, classesErr := classes.Of(facts)
+			if err := errors.Join(podsErr, classesErr); err != nil {
+				return CantTell(err)
+			}
 			evidence := slices.Clone(s.Found)
 			if events, err := probes.Events.Of(facts); err == nil {
 				for _, e := range slices.Backward(events.About(s.Subjects[0])) {

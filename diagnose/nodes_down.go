@@ -13,7 +13,7 @@ import (
 // that starts there gets a network.
 var networkPodDown = &Rule{
 	ID:       "network-plugin-down-on-node",
-	Explains: []*Rule{sandboxNotCreated, podCrashLooping, podNotReady},
+	Explains: []*Rule{sandboxNotCreated, podCrashLooping, podNotReady, programFails},
 	Needs:    []probes.Any{probes.Pods, probes.Workloads},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		pods, err := probes.Pods.Of(facts)
@@ -48,7 +48,7 @@ var networkPodDown = &Rule{
 		}
 		for i, s := range list {
 			for _, e := range effects { // the plug-in's own troubles
-				if slices.Contains(e.Subjects, s.Through[0]) {
+				if slices.Contains(e.Subjects, s.Through[0]) || e.Rule == programFails && e.Subject() == s.Subjects[1] {
 					list[i].Effects = appendNew(list[i].Effects, e)
 				}
 			}
