@@ -70,6 +70,9 @@ var balancerSubnets = ofBalanced("load-balancer-subnets-not-found", "does no sub
 		case len(zones) >= need && m == nil, len(zones) >= 2:
 			return Answered(false, Saw("aws/ec2/describe-subnets", subnetIDs(c.fit), "%d subnets in %d zones fit: %s", len(c.fit), len(zones), strings.Join(subnetIDs(c.fit), ", ")))
 		case len(c.foreign) > 0:
+			if _, err := probes.EKSCluster.Of(facts); err != nil && c.name == "" && c.named != "" {
+				return CantTell(err, seen...) // the controller may have another cluster's name
+			}
 			if c.named != "" && c.name != "" && c.named != c.name {
 				return Answered(false, Saw("aws/ec2/describe-subnets", subnetIDs(c.foreign), "they are tagged, for cluster %s, and the controller runs for %s", c.name, c.named))
 			}

@@ -32,6 +32,9 @@ var awsCallsRefused = &Rule{
 				i = len(found) - 1
 			}
 			s := &found[i]
+			if d.Pod != "" {
+				s.Subjects = appendNew(s.Subjects, Ref{Kind: "Pod", Namespace: d.Namespace, Name: d.Pod})
+			}
 			if d.Component != nil {
 				s.Vars["component"], s.Vars["about"] = d.Component.ID, d.Component.About
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/network"
@@ -20,10 +21,12 @@ import (
 const gatePrefix = "target-health.elbv2.k8s.aws/"
 
 // knownBindings are the TargetGroupBindings that were captured; nil where none
-// could have been. knownGroups are the same of security groups.
+// could have been. knownGroups and knownInterfaces are the same of security
+// groups and network interfaces.
 var (
-	knownGroups   = whereCaptured(probes.SecurityGroups)
-	knownBindings = &probes.Probe[*probes.List[probes.TargetGroupBinding]]{
+	knownGroups     = whereCaptured(probes.SecurityGroups)
+	knownInterfaces = whereCaptured(probes.NetworkInterfaces)
+	knownBindings   = &probes.Probe[*probes.List[probes.TargetGroupBinding]]{
 		Name: probes.TargetGroupBindings.Name, About: probes.TargetGroupBindings.About, Reads: probes.TargetGroupBindings.Reads, After: probes.TargetGroupBindings.After,
 		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.List[probes.TargetGroupBinding], error) {
 			list, err := probes.TargetGroupBindings.Ask(ctx, known)
@@ -126,13 +129,18 @@ var boundFacts = slices.Concat([]probes.Any{knownBindings, knownGroups, probes.I
 // targetsCutOff: by its security groups a load balancer reaches none of its
 // targets.
 var targetsCutOff = &Rule{
-	ID: "load-balancer-targets-cut-off", Needs: []probes.Any{knownBindings, knownGroups, probes.Services, probes.EndpointSlices, probes.Pods},
+	ID: "load-balancer-targets-cut-off", Needs: append([]probes.Any{knownInterfaces, probes.TargetGroupBindings, probes.Deployments}, boundFacts...),
 	Suspects: func(facts *probes.Facts, _ []*Finding) []Suspect {
-		if groups, err := knownGroups.Of(facts); err != nil || groups == nil {
-			return nil
+		groups, err := knownGroups.Of(facts)
+		interfaces, err2 := knownInterfaces.Of(facts)
+		if err != nil || err2 != nil || groups == nil && interfaces == nil {
+			return nil // nothing of the network was captured
 		}
 		bindings, err := knownBindings.Of(facts)
 		if err != nil || bindings == nil {
+			if balancedByController(facts) {
+				_, _ = probes.TargetGroupBindings.Of(facts) // there must be some
+			}
 			return nil
 		}
 		var found []Suspect
@@ -154,7 +162,10 @@ var targetsCutOff = &Rule{
 				if t.binding != s.Data.(*probes.TargetGroupBinding) || t.port == nil || len(t.from) == 0 {
 					continue
 				}
-				truth, hops, port, _ := t.closed(world)
+				truth, hops, port, err := t.closed(world)
+				if groups, _ := knownGroups.Of(facts); groups == nil && truth == network.Unknown {
+					return CantTell(errors.Join(append([]error{err}, missingGroups(facts)...)...))
+				}
 				if truth == network.No {
 					return Answered(true, append([]Evidence{SawObject("targetgroupbindings.elbv2.k8s.aws", t.binding.Namespace, t.binding.Name, "TargetGroupBinding %s: %s sends to port %d of the targets of Service %s", t.binding.Name, strings.Join(t.from, ", "), port, t.service.Name)}, fromHops(hops, 1)...)...)
 				}
@@ -163,6 +174,29 @@ var targetsCutOff = &Rule{
 		},
 	}},
 }
+
+// balancedByController reports whether something has a load balancer that the
+// AWS Load Balancer Controller made.
+func balancedByController(facts *probes.Facts) bool {
+	if !hasLoadBalancerController(facts) {
+		return false
+	}
+	if ingresses, err := probes.Ingresses.Of(facts); err == nil {
+		for _, in := range ingresses.All() {
+			if slices.ContainsFunc(in.Status.LoadBalancer.Ingress, func(i networkingv1.IngressLoadBalancerIngress) bool { return elbName.MatchString(i.Hostname) }) {
+				return true
+			}
+		}
+	}
+	services, err := probes.Services.Of(facts)
+	return err == nil && slices.ContainsFunc(services.All(), func(s *corev1.Service) bool {
+		return slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return elbName.MatchString(i.Hostname) })
+	})
+}
+
+// elbName is the host name of a load balancer of the controller: it begins the
+// name with k8s-. Source: aws-load-balancer-controller pkg/ingress/model_build_load_balancer.go.
+var elbName = regexp.MustCompile(`^(?:internal-)?k8s-.*\.amazonaws\.com(?:\.cn)?$`)
 
 // targetGate are the pods of a symptom that wait for a target to be healthy, with
 // what the controller says of it.
@@ -285,13 +319,16 @@ var targetChecksFail = &Rule{
 		return found
 	},
 	Tests: []Test{{
-		Asks: "does the load balancer's health check ({path} on {port}) fail, though the pods' containers are ready?",
-		Run: func(_ *probes.Facts, s Suspect) Answer {
+		Asks: "does the load balancer's health check ({path} on {port}) fail, though the pods' containers are ready?", Needs: append([]probes.Any{probes.TargetGroupBindings}, boundFacts...),
+		Run: func(facts *probes.Facts, s Suspect) Answer {
 			g := s.Data.(targetGate)
 			for _, c := range probes.Statuses(g.pod) {
 				if c.State.Running != nil && !c.Ready && c.RestartCount == 0 && slices.ContainsFunc(g.pod.Spec.Containers, func(x corev1.Container) bool { return x.Name == c.Name }) {
 					return Answered(false, SawObject("pods", g.pod.Namespace, g.pod.Name, "container %s of pod %s is not ready itself", c.Name, g.pod.Name))
 				}
+			}
+			if err := orErr(facts.Err(probes.TargetGroupBindings), facts.Err(probes.Services), facts.Err(probes.Ingresses)); err != nil && s.Vars["set"] == "the default" {
+				return CantTell(err, g.seen()) // where the health check is set is not known
 			}
 			return Answered(true, append([]Evidence{SawObject("pods", g.pod.Namespace, g.pod.Name, "all containers of pod %s are ready by the kubelet's own probes%s", g.pod.Name, s.Vars["probe"])}, evidenceOf(s)...)...)
 		},

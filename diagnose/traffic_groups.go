@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -43,14 +44,19 @@ type cutTraffic struct {
 	found        []Evidence
 	client, what string
 	port         int
+	unknown      error // why it isn't known what stops it; nil: hops do
 }
 
 func stoppedSuspects(by map[Ref]*cutTraffic, facts *probes.Facts) []Suspect {
 	var found []Suspect
 	for _, r := range sortedRefs(by) {
 		d := by[r]
-		found = append(found, Suspect{Subjects: []Ref{r}, Effects: d.effects, Found: d.found, Data: d.hops, Vars: map[string]string{
-			"client": d.client, "address": d.what, "port": fmt.Sprint(d.port), "says": hopWords(d.hops), "fix": orDefault(d.hops[0].Fix, "(see the rule that denies it)"), "endpoint": endpointWords(facts, d.what),
+		says, fix := "what stops it could not be read", "(see the rule that denies it)"
+		if len(d.hops) > 0 {
+			says, fix = hopWords(d.hops), orDefault(d.hops[0].Fix, fix)
+		}
+		found = append(found, Suspect{Subjects: []Ref{r}, Effects: d.effects, Found: d.found, Data: d, Vars: map[string]string{
+			"client": d.client, "address": d.what, "port": fmt.Sprint(d.port), "says": says, "fix": fix, "endpoint": endpointWords(facts, d.what),
 		}})
 	}
 	return found
@@ -81,7 +87,13 @@ func endpointWords(facts *probes.Facts, address string) string {
 
 var stoppedTest = Test{
 	Asks: "do security groups or network ACLs drop what {client} sends to {address}?", Needs: []probes.Any{probes.Network},
-	Run: func(_ *probes.Facts, s Suspect) Answer { return Answered(true, fromHops(s.Data.([]network.Hop), 2)...) },
+	Run: func(_ *probes.Facts, s Suspect) Answer {
+		d := s.Data.(*cutTraffic)
+		if d.unknown != nil {
+			return CantTell(d.unknown)
+		}
+		return Answered(true, fromHops(d.hops, 2)...)
+	},
 }
 
 // blockedByGroup: security groups drop what a pod sends to another pod, a
@@ -122,6 +134,13 @@ var blockedByGroup = &Rule{
 	Tests: []Test{stoppedTest},
 }
 
+// ownInterface reports whether an address is that of an interface that is
+// known: its security groups are then worth asking for.
+func ownInterface(facts *probes.Facts, address string) bool {
+	interfaces, err := probes.NetworkInterfaces.Of(facts)
+	return err == nil && slices.ContainsFunc(interfaces.All(), func(i ec2.NetworkInterface) bool { return str(i.PrivateIpAddress) == address })
+}
+
 // pullTimesOut finds the address that a node could not reach for an image.
 // Source: containerd remotes/docker, Go net.
 var pullTimesOut = regexp.MustCompile(`dial tcp ((?:\d+\.){3}\d+):(443|80|5000): (?:connect: )?(?:i/o timeout|connection timed out|no route to host)`)
@@ -129,7 +148,7 @@ var pullTimesOut = regexp.MustCompile(`dial tcp ((?:\d+\.){3}\d+):(443|80|5000):
 // registryClosedToNodes: the registry's address is one of the VPC (an
 // endpoint, a registry of one's own), and does not let the nodes in.
 var registryClosedToNodes = &Rule{
-	ID: "registry-closed-to-nodes", Explains: []*Rule{podNotStarting}, Needs: []probes.Any{probes.Pods, probes.Events, probes.NetworkInterfaces, probes.VPCEndpoints, probes.Network},
+	ID: "registry-closed-to-nodes", Explains: []*Rule{registryUnreachable, imageNotPulled}, Needs: []probes.Any{probes.Pods, probes.Events, probes.NetworkInterfaces, probes.VPCEndpoints, probes.Network},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		world, err := probes.Network.Of(facts)
 		events, eventsErr := probes.Events.Of(facts)
@@ -138,7 +157,9 @@ var registryClosedToNodes = &Rule{
 		}
 		by := map[Ref]*cutTraffic{}
 		for _, e := range effects {
-			for _, p := range troubled(e) {
+			list, _ := e.Data.([]container)
+			for _, c := range list {
+				p := c.pod
 				says, from := waitingMessage(p), probes.Document{Path: "pods", Only: []string{p.Namespace + "/" + p.Name}}
 				if !pullTimesOut.MatchString(says) && eventsErr == nil {
 					for _, ev := range events.About(podRef(p)) {
@@ -157,13 +178,20 @@ var registryClosedToNodes = &Rule{
 				}
 				var port int
 				_, _ = fmt.Sscan(m[2], &port)
-				hops := groupStops(world, network.Node(p.Spec.NodeName), network.Address(ip), port)
-				if len(hops) == 0 {
+				a := world.Path(network.Node(p.Spec.NodeName), network.Address(ip), network.TCP, port).On(network.SecurityGroups, network.NetworkACLs)
+				hops, r := a.Decisive(), e.Subject()
+				var unknown error
+				switch {
+				case a.Truth == network.No && !a.Partly:
+					r = refOf(hops[0])
+				case a.Truth == network.Unknown && ownInterface(facts, m[1]):
+					hops, unknown = nil, orErr(append([]error{a.Err()}, missingGroups(facts)...)...)
+				}
+				if r == e.Subject() && unknown == nil {
 					continue
 				}
-				r := refOf(hops[0])
 				if by[r] == nil {
-					by[r] = &cutTraffic{hops: hops, client: "node " + p.Spec.NodeName, what: m[1] + ":" + m[2], port: port, found: []Evidence{{Says: fmt.Sprintf("pod %s: %s", p.Name, clip(says, 320)), Document: from}}}
+					by[r] = &cutTraffic{hops: hops, client: "node " + p.Spec.NodeName, what: m[1] + ":" + m[2], port: port, unknown: unknown, found: []Evidence{{Says: fmt.Sprintf("pod %s: %s", p.Name, clip(says, 320)), Document: from}}}
 				}
 				by[r].effects = appendOnce(by[r].effects, e)
 				break
