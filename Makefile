@@ -1,5 +1,5 @@
 # The two commands of a newcomer: make demo, make test.
-.PHONY: demo test build screenshots lint fuzz controlplane test-live bench
+.PHONY: demo test test-paths-million build screenshots lint fuzz controlplane test-live bench
 
 # Static and without symbols: it runs in any container, and a scan holds a
 # third less memory, as nothing of the binary is relocated when it starts.
@@ -47,3 +47,7 @@ NODES ?= 1000
 PODS ?= 10000
 bench: build controlplane
 	PPODOCTOR_CONTROLPLANE=$(CONTROLPLANE) go test -tags controlplane -timeout 60m -count 1 -run '^$$' -bench Scan -benchtime 1x -v ./probes/live -nodes $(NODES) -pods $(PODS)
+
+# The path solver against the plain evaluator of the tests, a million questions.
+test-paths-million:
+	NETWORK_PATHS=1000000 go test -timeout 60m -count 1 -run TestPathsAgainstOracle -v ./probes/network

@@ -126,6 +126,7 @@ var iamActionDenied = &Rule{
 		var suspects []Suspect
 		for _, r := range byRole(facts) {
 			s := Suspect{Subjects: []Ref{{Kind: "IAMRole", Name: r.role}}, Data: r, Vars: map[string]string{"role": r.role, "why": "AWS says so", "statement": "", "policyKind": "policy"}}
+			s.Vars["simulate"] = simulateCommand(r.role, []callRequest{bareRequest(r.denials[0])})
 			var actions, breaks []string
 			for _, d := range r.denials {
 				s.Subjects = appendNew(s.Subjects, d.Workload)
@@ -150,9 +151,10 @@ var iamActionDenied = &Rule{
 		return suspects
 	},
 	Tests: []Test{{
-		Asks: "do the policies that bind role {role}, as far as they are known, still refuse {actions}?", Needs: []probes.Any{probes.Permissions, probes.EKSCluster, probes.EC2NodeClasses},
+		Asks: "do the policies that bind role {role}, as far as they are known, still refuse {actions}?", Needs: []probes.Any{probes.Permissions, refusedSimulated, probes.EKSCluster, probes.EC2NodeClasses},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
-			return stillRefused(facts, s.Data.(roleRefusal))
+			r := s.Data.(roleRefusal)
+			return stillRefused(facts, r).With("simulate", simulateCommand(r.role, requestsOf(facts, r.denials[0])))
 		},
 	}},
 }
@@ -213,13 +215,15 @@ func stillRefused(facts *probes.Facts, r roleRefusal) Answer {
 	if err != nil {
 		return CantTell(err)
 	}
+	if sims, err := refusedSimulated.Of(facts); err == nil {
+		solver = solver.With(sims)
+	}
 	var why, statements []string
 	var evidence []Evidence
 	kind := "policy"
 	allowed := 0
 	for _, d := range r.denials {
-		// What an identity policy says is no answer to a denial by another kind.
-		judged := d.By == "" || strings.Contains(d.By, "identity") || strings.Contains(d.By, "boundary")
+		judged := judgedByPolicies(d)
 		requests := requestsOf(facts, d)
 		var worst *probes.Ruling
 		known := judged
@@ -273,6 +277,12 @@ func stillRefused(facts *probes.Facts, r roleRefusal) Answer {
 	return Answered(true, evidence...).With("why", strings.Join(why, "; ")).With("statement", statement).With("policyKind", kind)
 }
 
+// judgedByPolicies is whether a role's own policies can answer a denial: what
+// they say is no answer to one by another kind of policy.
+func judgedByPolicies(d *probes.Denial) bool {
+	return d.By == "" || strings.Contains(d.By, "identity") || strings.Contains(d.By, "boundary")
+}
+
 func deniedBy(d *probes.Denial) string {
 	switch {
 	case d.By == "":
@@ -291,10 +301,7 @@ type callRequest struct {
 // requestsOf are the requests that a denial can have been: of a component
 // that is known, with the keys that it sends; else the call alone.
 func requestsOf(facts *probes.Facts, d *probes.Denial) []callRequest {
-	bare := callRequest{iampolicy.Request{Action: d.Action, Resource: d.Resource}}
-	if bare.Resource == "" {
-		bare.Resource = "*"
-	}
+	bare := bareRequest(d)
 	if d.Component == nil {
 		return []callRequest{bare}
 	}
@@ -319,6 +326,10 @@ func requestsOf(facts *probes.Facts, d *probes.Denial) []callRequest {
 		all = append(all, bare)
 	}
 	return all
+}
+
+func bareRequest(d *probes.Denial) callRequest {
+	return callRequest{iampolicy.Request{Action: d.Action, Resource: orDefault(d.Resource, "*")}}
 }
 
 func unfilled(context map[string][]string) bool {

@@ -52,33 +52,44 @@ var Simulations = &Probe[[]Simulation]{
 	Gather: func(ctx context.Context, src Source, known *Facts) ([]Simulation, error) {
 		// A snapshot has those that were captured; a running cluster simulates
 		// only what is asked for.
-		docs := []Document{{Path: "aws/iam/simulate-principal-policy"}}
-		for _, c := range known.store.calls {
-			docs = append(docs, simulation(c))
-		}
-		var all []Simulation
-		var failed error
-		for _, doc := range docs {
-			err := eachAWS(ctx, src, doc, func(fields map[string]json.RawMessage) error {
-				var results []evaluationResult
-				if fields["EvaluationResults"] == nil {
-					return nil // nothing was asked
-				}
-				if err := json.Unmarshal(fields["EvaluationResults"], &results); err != nil {
-					return err
-				}
-				for _, r := range results {
-					all = append(all, r.simulations(RoleName(text(fields["RoleName"])))...)
-				}
-				return nil
-			})
-			failed = errors.Join(failed, err)
-		}
+		all, failed := readSimulations(ctx, src, []Document{{Path: "aws/iam/simulate-principal-policy"}})
+		asked, err := Simulate(ctx, src, known.store.calls)
+		all = append(all, asked...)
 		if len(all) > 0 {
 			return all, nil
 		}
-		return nil, failed
+		return nil, errors.Join(failed, err)
 	},
+}
+
+// Simulate puts calls to IAM's policy simulator; a snapshot answers with what
+// was captured.
+func Simulate(ctx context.Context, src Source, calls []Call) ([]Simulation, error) {
+	var docs []Document
+	for _, c := range calls {
+		docs = append(docs, simulation(c))
+	}
+	return readSimulations(ctx, src, docs)
+}
+
+func readSimulations(ctx context.Context, src Source, docs []Document) (all []Simulation, failed error) {
+	for _, doc := range docs {
+		err := eachAWS(ctx, src, doc, func(fields map[string]json.RawMessage) error {
+			var results []evaluationResult
+			if fields["EvaluationResults"] == nil {
+				return nil // nothing was asked
+			}
+			if err := json.Unmarshal(fields["EvaluationResults"], &results); err != nil {
+				return err
+			}
+			for _, r := range results {
+				all = append(all, r.simulations(RoleName(text(fields["RoleName"])))...)
+			}
+			return nil
+		})
+		failed = errors.Join(failed, err)
+	}
+	return all, failed
 }
 
 // An evaluationResult is one of `aws iam simulate-principal-policy`. Until
@@ -158,6 +169,14 @@ var Permissions = &Probe[*PermissionSolver]{
 	},
 }
 
+// With is the solver with more simulations, which count before those it has.
+func (s *PermissionSolver) With(more []Simulation) *PermissionSolver {
+	if len(more) == 0 {
+		return s
+	}
+	return &PermissionSolver{roles: s.roles, rolesGap: s.rolesGap, simulations: slices.Concat(more, s.simulations)}
+}
+
 // A Ruling is a decision and where it comes from.
 type Ruling struct {
 	iampolicy.Decision
@@ -188,8 +207,16 @@ var sent = []string{
 // Service control policies are seen by simulations only.
 func (s *PermissionSolver) May(role, action, resource string, context map[string][]string) (Ruling, error) {
 	if r, ok := s.simulated(RoleName(role), action, resource); ok {
+		if own, err := s.evaluated(role, action, resource, context); err == nil && own.Effect != iampolicy.Undecided && (own.Effect == iampolicy.Allowed) != (r.Effect == iampolicy.Allowed) && r.Kind == iampolicy.ByIdentity {
+			r.says += fmt.Sprintf("; the role's policies as they were read say %s (%s): the simulator's word counts, it sees more", own.Effect, own.Why())
+		}
 		return r, nil
 	}
+	return s.evaluated(role, action, resource, context)
+}
+
+// evaluated is the ruling by the role's captured policies.
+func (s *PermissionSolver) evaluated(role, action, resource string, context map[string][]string) (Ruling, error) {
 	if s.rolesGap != nil {
 		return Ruling{}, s.rolesGap
 	}

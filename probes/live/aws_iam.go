@@ -273,7 +273,7 @@ func readSimulation(ctx context.Context, s *awsSession, only []string, emit func
 	var entries []iamtypes.ContextEntry
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		kind := iamtypes.ContextKeyTypeEnumString
-		if len(values[key]) > 1 {
+		if len(values[key]) > 1 || strings.EqualFold(key, "aws:TagKeys") {
 			kind = iamtypes.ContextKeyTypeEnumStringList
 		}
 		entries = append(entries, iamtypes.ContextEntry{ContextKeyName: &key, ContextKeyType: kind, ContextKeyValues: values[key]})

@@ -124,7 +124,7 @@ func newSession(ctx context.Context, o AWSOptions) (*awsSession, error) {
 		}
 		s.Account = str(who.Account)
 	case errors.As(err, &api): // nobody needs a right for this call
-		return nil, &noAWS{reason: probes.Forbidden, detail: fmt.Sprintf("AWS doesn't accept the credentials: %s: %s", api.ErrorCode(), api.ErrorMessage())}
+		return nil, &noAWS{reason: probes.Forbidden, detail: fmt.Sprintf("AWS doesn't accept the credentials (log in anew with `aws sso login` or `aws configure`, or give --profile): %s: %s", api.ErrorCode(), api.ErrorMessage())}
 	case ctx.Err() != nil:
 		return nil, err
 	}

@@ -349,7 +349,7 @@ func TestOneRoleOfMany(t *testing.T) {
 // knows what no policy of the role shows.
 func TestSimulated(t *testing.T) {
 	s := openScenario(t, "iam-fleet-repaired")
-	startWire(t, s)
+	startWire(t, s).scp = true
 	call := probes.Call{Role: "atlas-karpenter", Action: "ec2:DescribeInstances", Resource: "*"}
 	facts := probes.NewFacts(onWire{s, NewAWS(wireOptions(s))}).Asking(call)
 	facts.Gather(context.Background(), probes.Permissions)
@@ -360,6 +360,39 @@ func TestSimulated(t *testing.T) {
 	ruling, err := solver.May(call.Role, call.Action, call.Resource, nil)
 	if err != nil || ruling.By != "simulation" || !strings.Contains(ruling.Why(), "service control policy") {
 		t.Errorf("%v %s: %s", err, ruling.By, ruling.Why())
+	}
+}
+
+// TestScanSimulates: what AWS refused is put to the simulator, with what the
+// request carries; that it and the policies disagree is told.
+func TestScanSimulates(t *testing.T) {
+	s := openScenario(t, "iam-fleet-resource-missing")
+	w := startWire(t, s)
+	w.scp = true
+	d := diagnosed(t, onWire{s, NewAWS(wireOptions(s))})
+	if w.calls["iam:SimulatePrincipalPolicy"] == 0 {
+		t.Fatal("the simulator was not asked")
+	}
+	if !slices.ContainsFunc(d.Causes, func(c diagnose.Cause) bool {
+		return c.Rule == "iam-action-denied" && strings.Contains(c.Summary, "service control policy does not allow it")
+	}) {
+		t.Errorf("causes: %v", d.Causes)
+	}
+}
+
+// TestExpiredToken: a login that has run out is one gap that says so.
+func TestExpiredToken(t *testing.T) {
+	s := openScenario(t, "dns-security-groups")
+	w := startWire(t, s)
+	w.expired = true
+	for _, path := range []string{"aws/ec2/describe-subnets", "aws/eks/describe-cluster", "aws/iam/list-open-id-connect-providers"} {
+		_, err := readAll(t, NewAWS(wireOptions(s)), probes.Document{Path: path})
+		if g := gapOf(t, err); g.Reason != probes.Forbidden || !strings.Contains(g.Detail, "expired") || !strings.Contains(g.Detail, "aws sso login") {
+			t.Errorf("%s: %s: %s", path, g.Reason, g.Detail)
+		}
+	}
+	if d := diagnosed(t, onWire{s, NewAWS(wireOptions(s))}); len(d.Symptoms) == 0 || len(d.Suspected) == 0 {
+		t.Errorf("%d symptoms, %d suspected", len(d.Symptoms), len(d.Suspected))
 	}
 }
 

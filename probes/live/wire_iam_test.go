@@ -61,6 +61,8 @@ func (w *wire) serveIAM(out http.ResponseWriter, operation string, form url.Valu
 		if operation == "GetPolicyVersion" {
 			result = map[string]any{"PolicyVersion": encodedPolicies(version)}
 		}
+	case operation == "SimulatePrincipalPolicy" && !w.scp:
+		f = refusal(action)
 	case operation == "SimulatePrincipalPolicy":
 		result["IsTruncated"] = false
 		result["EvaluationResults"] = []any{map[string]any{

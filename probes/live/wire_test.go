@@ -31,6 +31,8 @@ type wire struct {
 	throttle map[string]int  // how many requests of an action are throttled first
 	calls    map[string]int  // that were answered
 	account  string
+	scp      bool // an organization's policy allows nothing, and the simulator says so
+	expired  bool // the token of whoever asks
 }
 
 // startWire starts the server, and sets the environment so that the SDK finds
@@ -92,6 +94,10 @@ func (w *wire) fault(action string) *fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
+	case w.expired && strings.HasPrefix(action, "ec2:"):
+		return &fault{http.StatusBadRequest, "RequestExpired", "Request has expired."}
+	case w.expired:
+		return &fault{http.StatusForbidden, "ExpiredToken", "The security token included in the request is expired"}
 	case w.throttle[action] > 0:
 		w.throttle[action]--
 		return &fault{http.StatusServiceUnavailable, "Throttling", "Rate exceeded"}
