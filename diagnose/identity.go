@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
+	"github.com/pposiraegi/ppodoctor/probes/iampolicy"
 )
 
 // An identityCase is a service account whose pods don't get the rights that
@@ -94,7 +95,7 @@ func identityRule(id, asks string, applies func(identityCase) bool, who func(*pr
 	return &Rule{
 		ID:       id,
 		Explains: refusalHurts,
-		Needs:    []probes.Any{probes.Denials, probes.Pods, probes.ServiceAccounts, probes.EKSCluster},
+		Needs:    []probes.Any{probes.Denials, probes.Pods, probes.ServiceAccounts, probes.EKSCluster, probes.PodIdentityAssociations},
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 			var suspects []Suspect
 			for _, c := range identityCases(facts) {
@@ -177,6 +178,16 @@ func roleRef(_ *probes.Facts, c identityCase) Ref {
 	return c.account
 }
 
+// associatedRef is the role that Pod Identity associates with the account.
+func associatedRef(facts *probes.Facts, c identityCase) Ref {
+	if list, err := probes.PodIdentityAssociations.Of(facts); err == nil {
+		if x := list.Of(c.account.Namespace, c.account.Name); x != nil && x.RoleARN != "" {
+			return Ref{Kind: "IAMRole", Name: probes.RoleName(x.RoleARN)}
+		}
+	}
+	return c.account
+}
+
 func accountRef(_ *probes.Facts, c identityCase) Ref  { return c.account }
 func workloadRef(_ *probes.Facts, c identityCase) Ref { return c.workload }
 
@@ -251,7 +262,7 @@ var irsaAnnotationMissing = identityRule("irsa-annotation-missing",
 			if err != nil {
 				return CantTell(err)
 			}
-			if agent := pods.Where(podIdentityAgent); len(agent) > 0 {
+			if agent := pods.Where(podIdentityAgent); len(agent) > 0 && !noneForPodIdentity(id) {
 				return CantTell(errors.Join(id.AssocErr, id.RolesErr), where)
 			}
 		}
@@ -271,6 +282,20 @@ var irsaAnnotationMissing = identityRule("irsa-annotation-missing",
 
 func podIdentityAgent(p *corev1.Pod) bool {
 	return p.Labels["app.kubernetes.io/name"] == "eks-pod-identity-agent" || strings.HasPrefix(p.Name, "eks-pod-identity-agent-")
+}
+
+// noneForPodIdentity reports whether no role of the account trusts EKS Pod
+// Identity, so that no association could be of any use.
+func noneForPodIdentity(id probes.Identity) bool {
+	if id.Roles == nil || !id.Roles.Whole() {
+		return false
+	}
+	return !slices.ContainsFunc(id.Roles.All(), func(r *probes.Role) bool {
+		trust, err := r.Trust()
+		return err != nil || slices.ContainsFunc(trust.Statements, func(st iampolicy.Statement) bool {
+			return slices.Contains(st.Principals, iampolicy.Principal{Type: "Service", Name: "pods.eks.amazonaws.com"})
+		})
+	})
 }
 
 // trusts is a role whose trust policy names the account, or nil.
@@ -342,7 +367,7 @@ var podIdentityRoleMissing = identityRule("pod-identity-role-missing",
 // podIdentityTrust: the associated role doesn't trust Pod Identity.
 var podIdentityTrust = identityRule("pod-identity-trust-mismatch",
 	"does the trust policy of the associated role refuse pods.eks.amazonaws.com?",
-	tookPodIdentity, accountRef, podIdentityBroken(probes.StepTrust))
+	tookPodIdentity, associatedRef, podIdentityBroken(probes.StepTrust))
 
 // podIdentityNotInjected: the association is younger than the pod.
 var podIdentityNotInjected = identityRule("pod-identity-not-injected",

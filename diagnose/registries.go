@@ -234,25 +234,6 @@ func sameRegistry(key, registry string) bool {
 	return host == registry
 }
 
-// nodeRoleLacksECR: ECR itself says which role may not pull.
-var nodeRoleLacksECR = &Rule{
-	ID:       "node-role-lacks-ecr",
-	Explains: []*Rule{imagePullDenied},
-	Needs:    []probes.Any{probes.Pods, probes.Events},
-	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		var list []Suspect
-		for _, s := range perRegistry(facts, effects) {
-			if fault, _, got, _ := pulled(facts, containers(s)); fault == noAWSPrincipal {
-				s.Vars["role"], s.Vars["action"] = got["role"], got["action"]
-				s.Subjects = append([]Ref{{Kind: "IAMRole", Name: got["role"]}}, s.Subjects...)
-				list = append(list, s)
-			}
-		}
-		return list
-	},
-	Tests: []Test{pullEndedWith("did ECR answer that role {role} may not {action}?", noAWSPrincipal)},
-}
-
 // registryHostUnknown: DNS has no such registry.
 var registryHostUnknown = &Rule{
 	ID:       "registry-host-unknown",

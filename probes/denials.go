@@ -233,7 +233,7 @@ var versionTag = regexp.MustCompile(`^v?\d+\.\d+`)
 // What AWS says of a denial. A resource may have spaces ("instance profile x").
 // Source: IAM User Guide, "Troubleshoot access denied error messages".
 var (
-	deniedText = regexp.MustCompile(`(?:User: (arn:aws[\w-]*:\S+) )?is not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)(?: on resource: ("?[^"\n]+?"?))?(?: because no ([a-z -]+?) allows| with an explicit deny in an? ([a-z -]+?)(?:[:.,"\n]|$)|[."\n]|, |\\n|$| \(| status)`)
+	deniedText = regexp.MustCompile(`(?:User: (arn:aws[\w-]*:\S+) )?is not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)(?: on resource: (?:\\*"([^"\\\n]+)\\*"|((?:(?:instance profile|role|user|group|policy|policy path|key) )?[^\s"\\]+)))?[.,;]?(?: because no ([a-z -]+?) allows| with an explicit deny in an? ([a-z -]+?)(?:[:.,"\\\n]|$))?`)
 	// Secrets Manager and SSM say no more than this of a key that they may not use.
 	keyRefused   = regexp.MustCompile(`Access to KMS is not allowed|ciphertext refers to a customer master key that does not exist`)
 	noController = regexp.MustCompile(`Controller isn't authorized to call ([a-z0-9-]+:[A-Za-z]+)`)
@@ -245,10 +245,10 @@ var badRoleARN = regexp.MustCompile(`Request ARN is invalid|is invalid: (?:arn|A
 
 func (d *Denial) parse(text string) bool {
 	if m := deniedText.FindStringSubmatch(text); m != nil {
-		d.Principal, d.Action, d.Resource = m[1], m[2], strings.Trim(m[3], `" `)
-		d.By, d.Explicit = m[4], m[5] != ""
+		d.Principal, d.Action, d.Resource = m[1], m[2], m[3]+strings.TrimRight(m[4], ".,;:)")
+		d.By, d.Explicit = m[5], m[6] != ""
 		if d.Explicit {
-			d.By = strings.TrimSpace(m[5])
+			d.By = strings.TrimSpace(m[6])
 		}
 		if name, ok := strings.CutPrefix(d.Resource, "instance profile "); ok && account(d.Principal) != "" {
 			partition := strings.SplitN(d.Principal, ":", 3)[1]

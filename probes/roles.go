@@ -447,6 +447,9 @@ func (l *RoleList) All() []*Role {
 	return all
 }
 
+// Whole reports whether all roles of an account were listed.
+func (l *RoleList) Whole() bool { return len(l.accounts) > 0 }
+
 // Get is the role of a name or an ARN. It is nil without an error where all
 // roles of the account were listed and it is not among them, and nil with a
 // *Gap where it just was not captured. An ARN of another account is always a

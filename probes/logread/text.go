@@ -21,7 +21,7 @@ var varying = regexp.MustCompile(`[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+
 func telling(text string) string {
 	head, rest, more := strings.Cut(text, "\n")
 	if !more {
-		return shorten(text, 600)
+		return shorten(text, 1200)
 	}
 	kept := []string{head}
 	var said []string
@@ -34,9 +34,9 @@ func telling(text string) string {
 		said = append(said[:2], said[len(said)-2:]...)
 	}
 	for _, s := range said {
-		kept = append(kept, shorten(s, 300))
+		kept = append(kept, shorten(s, 800))
 	}
-	return shorten(strings.Join(kept, "\n"), 1000)
+	return shorten(strings.Join(kept, "\n"), 1600)
 }
 
 // matched is the part of an entry that signatures are tried on: all that it
