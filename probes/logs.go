@@ -146,7 +146,8 @@ func presentLogs(p *corev1.Pod) []*ContainerLog {
 
 // gatherLogs reads the logs that choose wants of each pod, of a few pods a
 // workload. With a limit, which is for healthy pods, logs that a snapshot
-// doesn't hold are no gaps: nobody captures them all.
+// doesn't hold, or that no right would bring, are no gaps: nobody captures
+// them all.
 func gatherLogs(ctx context.Context, src Source, known *Facts, limit int, choose func(*corev1.Pod) []*ContainerLog) (*LogSet, error) {
 	workloads, err := Workloads.Of(known)
 	if err != nil {
@@ -187,7 +188,7 @@ func (s *LogSet) keep(logs []*ContainerLog, onlyHeld bool) {
 		}
 	}
 	for _, l := range logs {
-		if l.Gap != nil && (onlyHeld && l.Gap.Reason == NotCaptured && l.Gap.Detail == notHeld || l.Ended && held[[3]string{l.Namespace, l.Pod, l.Container}]) {
+		if l.Gap != nil && (onlyHeld && l.Gap.Reason == NotCaptured && (l.Gap.Detail == notHeld || l.Gap.Grant == "") || l.Ended && held[[3]string{l.Namespace, l.Pod, l.Container}]) {
 			continue
 		}
 		s.all = append(s.all, l)

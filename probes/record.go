@@ -97,6 +97,9 @@ func (r *Recorder) missed(doc Document, err error) {
 	if !errors.As(err, &gap) {
 		gap = gapf(doc, Unreadable, "%v", err)
 	}
+	if _, _, _, previous, isLog := doc.AsLog(); isLog && !previous && gap.Reason == NotCaptured && gap.Grant == "" {
+		return // a container without a log: a snapshot without it says the same
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.done[doc.Path] {
