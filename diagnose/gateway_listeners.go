@@ -243,11 +243,11 @@ func grantFault(facts *probes.Facts, from, to Ref, vars map[string]string, saw E
 }
 
 var (
-	gatewayClassMissing     = ofObject("gateway-class-missing", "is there no GatewayClass {class}?", gatewayNotProgrammed)
-	gatewayClassNotAccepted = ofObject("gateway-class-not-accepted", "has no controller accepted GatewayClass {class}?", gatewayNotProgrammed)
-	gatewaySecretMissing    = ofObject("gateway-secret-missing", "does listener {listener} name a Secret that is not there?", gatewayNotProgrammed)
-	gatewaySecretUnusable   = ofObject("gateway-secret-unusable", "is the Secret of listener {listener} no TLS Secret?", gatewayNotProgrammed)
-	gatewayRefused          = ofObject("gateway-refused", "does its controller refuse {object}?", gatewayNotProgrammed)
+	gatewayClassMissing     = ofObject("gateway-class-missing", "is there no GatewayClass {class}?", gatewayNotProgrammed, routeNotServed)
+	gatewayClassNotAccepted = ofObject("gateway-class-not-accepted", "has no controller accepted GatewayClass {class}?", gatewayNotProgrammed, routeNotServed)
+	gatewaySecretMissing    = ofObject("gateway-secret-missing", "does listener {listener} name a Secret that is not there?", gatewayNotProgrammed, routeNotServed)
+	gatewaySecretUnusable   = ofObject("gateway-secret-unusable", "is the Secret of listener {listener} no TLS Secret?", gatewayNotProgrammed, routeNotServed)
+	gatewayRefused          = ofObject("gateway-refused", "does its controller refuse {object}?", gatewayNotProgrammed, routeNotServed)
 	referenceNotGranted     = ofObject("reference-not-granted", "does no ReferenceGrant let {from} refer to {to}?", gatewayNotProgrammed, routeNotServed)
 )
 

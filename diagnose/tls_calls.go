@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -87,6 +88,37 @@ func ofTLSCalls(id, asks, meaning string, find func(*probes.Facts, *unreached, s
 	}
 }
 
+// notByMesh leaves calls to the rules of the mesh for which a DestinationRule
+// decides whether the proxy speaks TLS.
+func notByMesh(r *Rule) *Rule {
+	suspects := r.Suspects
+	r.Suspects = func(facts *probes.Facts, effects []*Finding) []Suspect {
+		list := suspects(facts, effects)
+		for i := range list {
+			list[i].Data = list[i].Effects[0].Data
+		}
+		return list
+	}
+	r.Tests = append(r.Tests, Test{Asks: "does no DestinationRule decide whether {client} speaks TLS to {address}?", Needs: meshFacts, Run: func(facts *probes.Facts, s Suspect) Answer {
+		u := s.Data.(*unreached)
+		if len(u.pods) == 0 || !inMesh(u.pods[0]) {
+			return Answered(true, s.Found...)
+		}
+		rules, err := probes.DestinationRules.Of(facts)
+		dir, err2 := callDirectory(facts)
+		if err := cmp.Or(err, err2); err != nil {
+			return CantTell(err)
+		}
+		for _, r := range rules.All() {
+			if t := r.Spec.TrafficPolicy; t != nil && t.TLS != nil && u.target.Ref.Name != "" && serviceAt(dir, r.Namespace, r.Spec.Host) == u.target.Ref {
+				return Answered(false, SawObject("destinationrules.networking.istio.io", r.Namespace, r.Name, "DestinationRule %s sets TLS mode %s for %s", r.Name, t.TLS.Mode, r.Spec.Host))
+			}
+		}
+		return Answered(true, s.Found...)
+	}})
+	return r
+}
+
 // caHolders are the ConfigMaps and Secrets from which a client may have the
 // authorities that it trusts.
 func caHolders(u *unreached) []Ref {
@@ -137,7 +169,7 @@ var (
 			return []Ref{certificateRef(c), s.secret}, nil
 		case s.secret.Name != "":
 			vars["hint"] = fmt.Sprintf(" It is that of Secret %s.", s.secret.Name)
-			return []Ref{s.secret}, []Evidence{SawObject("secrets", s.secret.Namespace, s.secret.Name, "%s mounts Secret %s, and no Certificate renews it", short(s.workload), s.secret.Name)}
+			return appendRef([]Ref{s.secret}, s.workload), []Evidence{SawObject("secrets", s.secret.Namespace, s.secret.Name, "%s mounts Secret %s, and no Certificate renews it", short(s.workload), s.secret.Name)}
 		case s.workload.Name != "":
 			return []Ref{s.workload}, nil
 		}
@@ -156,7 +188,7 @@ var (
 		return []Ref{u.client}, nil
 	})
 	// callPlain: one side speaks TLS and the other does not.
-	callPlain = ofTLSCalls("tls-on-one-side", "does only one of {client} and {address} speak TLS?", "tls-protocol", func(_ *probes.Facts, u *unreached, _ served, vars map[string]string) ([]Ref, []Evidence) {
+	callPlain = notByMesh(ofTLSCalls("tls-on-one-side", "does only one of {client} and {address} speak TLS?", "tls-protocol", func(_ *probes.Facts, u *unreached, _ served, vars map[string]string) ([]Ref, []Evidence) {
 		if len(u.mentions) > 0 {
 			m := u.mentions[0]
 			vars["hint"] = fmt.Sprintf(" The address is from %s=%s.", m.where, m.value)
@@ -166,7 +198,7 @@ var (
 			return []Ref{u.client}, []Evidence{m.seen}
 		}
 		return []Ref{u.client}, nil
-	})
+	}))
 )
 
 var tlsCallRules = []*Rule{callUnknownAuthority, callExpired, callNameMismatch, callPlain}
