@@ -11,7 +11,7 @@ import (
 
 // argocdProjectMissing: an application is of a project that is not there.
 var argocdProjectMissing = refusedBy("argocd-project-missing", "is the project of the application not there?",
-	regexp.MustCompile(`references project (?P<project>[\w.-]+) which does not exist|app is not allowed in project "(?P<project2>[^"]+)", or the project does not exist`), nil,
+	regexp.MustCompile(`referenc(?:es|ing) project (?P<project>[\w.-]+) which does not exist|app is not allowed in project "(?P<project2>[^"]+)", or the project does not exist`), nil,
 	[]probes.Any{probes.AppProjects}, func(facts *probes.Facts, s Suspect) Answer {
 		project := s.Vars["project"] + s.Vars["project2"]
 		list, err := probes.AppProjects.Of(facts)

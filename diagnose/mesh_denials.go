@@ -60,6 +60,9 @@ var meshCallsDenied = &Rule{
 						if s == nil {
 							s = &Suspect{Subjects: []Ref{owner}, Data: d, Count: 1}
 						}
+						if podRef(p) != owner {
+							s.Subjects = appendRef(s.Subjects, podRef(p))
+						}
 						if len(s.Data.(denial).server) == 0 {
 							s.Data = d
 						}

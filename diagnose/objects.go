@@ -104,7 +104,7 @@ func namesOf[T any](p *probes.Probe[*probes.List[T]], facts *probes.Facts, names
 // isHint says which object was evidently meant by one that is not there.
 func isHint(kind, name string, names []string) string {
 	if near := nearest(name, names); near != "" {
-		return fmt.Sprintf(" There is a %s %s.", kind, near)
+		return fmt.Sprintf(" There is %s %s.", kind, near)
 	}
 	if len(names) > 0 {
 		return fmt.Sprintf(" Those that are there: %s.", listed(names))

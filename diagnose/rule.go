@@ -111,10 +111,11 @@ func CantTell(err error, evidence ...Evidence) Answer {
 
 // With adds a variable for the rule's texts.
 func (a Answer) With(name, value string) Answer {
-	vars := map[string]string{name: value}
+	vars := map[string]string{}
 	for k, v := range a.Vars {
 		vars[k] = v
 	}
+	vars[name] = value
 	a.Vars = vars
 	return a
 }
