@@ -30,6 +30,7 @@ type unreached struct {
 	client     Ref
 	pods       []*corev1.Pod // that say so, or are configured so
 	host, port string
+	ip         string // that a log has for the host; empty: none
 	target     probes.Target
 	refused    bool       // at least one connection was refused
 	dropped    bool       // at least one got no answer
@@ -172,7 +173,7 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 					continue
 				}
 				t := dir.Lookup(p.Namespace, host, port)
-				if t.Kind == probes.TargetSelf || t.Kind == probes.TargetMetadata || t.Kind == probes.TargetAWS || t.Kind == probes.TargetIdentity {
+				if t.Kind == probes.TargetSelf || t.Kind == probes.TargetMetadata || t.Kind == probes.TargetAWS && !slices.Contains(ownInVPC, t.AWSService) || t.Kind == probes.TargetIdentity {
 					continue
 				}
 				if now != nil && (t.Kind == probes.TargetExternal || t.Kind == probes.TargetNode) {
@@ -184,6 +185,9 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 					u = &unreached{client: owner, host: t.Host, port: port, target: t}
 					byAddress[key] = u
 					order = append(order, key)
+				}
+				if m := dialled.FindStringSubmatch(entry.Text); m != nil && u.ip == "" {
+					u.ip = m[1]
 				}
 				u.count += entry.Count
 				u.refused, u.dropped = u.refused || refused, u.dropped || dropped

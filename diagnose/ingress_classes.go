@@ -63,6 +63,9 @@ var ingressNotServed = &Rule{
 						continue
 					}
 					if f := controllerDown(facts, fmt.Sprintf("Ingresses of class %s (%s)", name, c.Spec.Controller), p.images...); f != nil {
+						if c.Spec.Controller == awsController && f.subject.Kind == "Deployment" {
+							f.rule = "load-balancer-controller-down"
+						}
 						found = append(found, objectSymptom(ref, "ingresses.networking.k8s.io", "no pod of its controller runs", &objectTrouble{fault: f}))
 					}
 				}

@@ -135,6 +135,21 @@ var makerDown = func() *Rule {
 			return Answered(true, SawObject("deployments.apps", d.Namespace, d.Name, "Deployment %s/%s: %s", d.Namespace, d.Name, how))
 		})
 	r.Relay = true
+	r.Explains = append(r.Explains, ingressNotServed)
+	of := r.Suspects
+	r.Suspects = func(facts *probes.Facts, effects []*Finding) []Suspect {
+		found := of(facts, effects)
+		for _, e := range effects {
+			t, ok := e.Data.(*objectTrouble)
+			if !ok || t.fault == nil || t.fault.rule != r.ID {
+				continue
+			}
+			found = append(found, Suspect{Subjects: []Ref{t.fault.subject, e.Subject()}, Effects: []*Finding{e}, Found: t.fault.found, Data: balancedAnswer{answer: Answered(true, t.fault.found...)}, Vars: map[string]string{
+				"object": short(e.Subject()), "how": t.fault.vars["how"], "namespace": t.fault.subject.Namespace, "deployment": t.fault.subject.Name,
+			}})
+		}
+		return found
+	}
 	return r
 }()
 

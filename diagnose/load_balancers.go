@@ -295,14 +295,16 @@ func controllerDeployment(facts *probes.Facts) (*appsv1.Deployment, error) {
 	return nil, nil
 }
 
+// A balancedAnswer is what was found while a suspect was looked for.
+type balancedAnswer struct {
+	*balanced
+	answer Answer
+}
+
 // ofBalanced makes a rule about the objects whose complaint matches, or for
 // which applies says that facts may speak; one suspect each.
 func ofBalanced(id, asks string, needs []probes.Any, says *regexp.Regexp, applies func(*balanced) bool, test func(*probes.Facts, *balanced, []string, *Suspect) Answer) *Rule {
 	all := slices.Concat(balancerFacts, needs)
-	type answered struct {
-		*balanced
-		answer Answer
-	}
 	return &Rule{
 		ID: id, Explains: []*Rule{loadBalancerNotReady}, Needs: all,
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
@@ -323,12 +325,12 @@ func ofBalanced(id, asks string, needs []probes.Any, says *regexp.Regexp, applie
 					"object": short(b.ref), "objectName": b.ref.Name, "objectNamespace": b.ref.Namespace, "resource": strings.ToLower(b.ref.Kind), "says": clip(complaintText(b.says), 300),
 				}}
 				a := test(facts, b, m, &s)
-				s.Data = answered{b, a}
+				s.Data = balancedAnswer{b, a}
 				found = append(found, s)
 			}
 			return found
 		},
-		Tests: []Test{{Asks: asks, Needs: all, Run: func(_ *probes.Facts, s Suspect) Answer { return s.Data.(answered).answer }}},
+		Tests: []Test{{Asks: asks, Needs: all, Run: func(_ *probes.Facts, s Suspect) Answer { return s.Data.(balancedAnswer).answer }}},
 	}
 }
 

@@ -18,24 +18,55 @@ import (
 // that one end sends to the other; none where something gets through or it
 // isn't known.
 func groupStops(world *network.World, from, to network.Endpoint, port int) []network.Hop {
-	a := world.Path(from, to, network.TCP, port).On(network.SecurityGroups, network.NetworkACLs)
+	return stops(world, from, to, port, network.SecurityGroups, network.NetworkACLs)
+}
+
+func stops(world *network.World, from, to network.Endpoint, port int, layers ...network.Layer) []network.Hop {
+	a := world.Path(from, to, network.TCP, port).On(layers...)
 	if a.Truth != network.No || a.Partly {
 		return nil
 	}
 	return a.Decisive()
 }
 
-// endpointOf is where an address that wasn't reached is on the network.
-func endpointOf(u *unreached) (network.Endpoint, bool) {
+// endpointsOf are where an address that wasn't reached may be on the network:
+// of a managed database or cache whose address no log tells, each interface
+// that AWS made for one.
+func endpointsOf(facts *probes.Facts, u *unreached) []network.Endpoint {
 	switch u.target.Kind {
 	case probes.TargetService:
-		return network.Service(u.target.Ref.Namespace, u.target.Ref.Name), true
+		return []network.Endpoint{network.Service(u.target.Ref.Namespace, u.target.Ref.Name)}
 	case probes.TargetPod:
-		return network.Pod(u.target.Ref.Namespace, u.target.Ref.Name), true
+		return []network.Endpoint{network.Pod(u.target.Ref.Namespace, u.target.Ref.Name)}
 	}
-	ip, err := netip.ParseAddr(u.host)
-	return network.Address(ip), err == nil
+	for _, address := range []string{u.host, u.ip} {
+		if ip, err := netip.ParseAddr(address); err == nil {
+			return []network.Endpoint{network.Address(ip)}
+		}
+	}
+	var all []network.Endpoint
+	interfaces, err := probes.NetworkInterfaces.Of(facts)
+	if mark := ownInterfaces[u.target.AWSService]; err == nil && mark != "" {
+		for _, i := range interfaces.All() {
+			if ip, err := netip.ParseAddr(str(i.PrivateIpAddress)); err == nil && strings.HasPrefix(str(i.Description), mark) {
+				all = append(all, network.Address(ip))
+			}
+		}
+	}
+	return all
 }
+
+// ownInVPC are the AWS services whose resources have addresses in the VPC, by
+// the label in their host names; ownInterfaces is how the descriptions of
+// their interfaces begin.
+var (
+	ownInVPC      = []string{"rds", "docdb", "neptune", "redshift", "cache", "kafka", "es", "aoss", "mq", "memorydb", "elb"}
+	ownInterfaces = map[string]string{"rds": "RDSNetworkInterface", "cache": "ElastiCache ", "kafka": "DO NOT DELETE - Amazon MSK", "es": "ES ", "redshift": "RedshiftNetworkInterface"}
+)
+
+// dialled finds the address that a name was resolved to, beside a failure.
+// Sources: Go net, libpq, the JDK's InetSocketAddress, Node.js net.
+var dialled = regexp.MustCompile(`(?:dial tcp |at "[^"]+" \(|[\w-]\.[\w.-]+/|ETIMEDOUT |ECONNREFUSED )((?:\d+\.){3}\d+)\b`)
 
 // A cutTraffic is traffic that a security group or network ACL drops.
 type cutTraffic struct {
@@ -98,40 +129,50 @@ var stoppedTest = Test{
 
 // blockedByGroup: security groups drop what a pod sends to another pod, a
 // node, a VPC endpoint or anything else in the VPC.
-var blockedByGroup = &Rule{
-	ID: "traffic-blocked-by-security-group", Explains: []*Rule{targetUnreachable},
-	Needs: append([]probes.Any{probes.NetworkInterfaces, probes.VPCEndpoints}, callFacts...),
-	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		world, err := probes.Network.Of(facts)
-		if err != nil {
-			return nil
-		}
-		by := map[Ref]*cutTraffic{}
-		for _, e := range effects {
-			u, ok := e.Data.(*unreached)
-			if !ok || u.portNumber() == 0 || u.refused && !u.dropped || len(u.lines) == 0 {
-				continue // what is refused arrived
+var blockedByGroup = droppedRule("traffic-blocked-by-security-group", stoppedTest, network.SecurityGroups, network.NetworkACLs)
+
+// noRouteOut: the route table of the pod's subnet leads nowhere for the
+// address that it calls: no route, or one whose gateway is gone.
+var noRouteOut = droppedRule("traffic-without-route", Test{Asks: "does no route lead from {client} to {address}?", Needs: stoppedTest.Needs, Run: stoppedTest.Run}, network.Routes)
+
+func droppedRule(id string, test Test, layers ...network.Layer) *Rule {
+	return &Rule{
+		ID: id, Explains: []*Rule{targetUnreachable},
+		Needs: append([]probes.Any{probes.NetworkInterfaces, probes.VPCEndpoints}, callFacts...),
+		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+			world, err := probes.Network.Of(facts)
+			if err != nil {
+				return nil
 			}
-			to, known := endpointOf(u)
-			if !known {
-				continue
-			}
-			for _, p := range u.pods[:min(len(u.pods), maxExamples)] {
-				hops := groupStops(world, network.Pod(p.Namespace, p.Name), to, u.portNumber())
-				if len(hops) == 0 {
-					continue
+			by := map[Ref]*cutTraffic{}
+			for _, e := range effects {
+				u, ok := e.Data.(*unreached)
+				if !ok || u.portNumber() == 0 || u.refused && !u.dropped || len(u.lines) == 0 {
+					continue // what is refused arrived
 				}
-				r := refOf(hops[0])
-				if by[r] == nil {
-					by[r] = &cutTraffic{hops: hops, client: short(u.client), what: u.address(), port: u.portNumber()}
+				to := endpointsOf(facts, u)
+				for _, p := range u.pods[:min(len(u.pods), maxExamples)] {
+					var hops []network.Hop
+					for _, each := range to {
+						if hops = stops(world, network.Pod(p.Namespace, p.Name), each, u.portNumber(), layers...); len(hops) == 0 {
+							break
+						}
+					}
+					if len(hops) == 0 {
+						continue
+					}
+					r := refOf(hops[0])
+					if by[r] == nil {
+						by[r] = &cutTraffic{hops: hops, client: short(u.client), what: u.address(), port: u.portNumber()}
+					}
+					by[r].effects = appendOnce(by[r].effects, e)
+					break
 				}
-				by[r].effects = appendOnce(by[r].effects, e)
-				break
 			}
-		}
-		return stoppedSuspects(by, facts)
-	},
-	Tests: []Test{stoppedTest},
+			return stoppedSuspects(by, facts)
+		},
+		Tests: []Test{test},
+	}
 }
 
 // ownInterface reports whether an address is that of an interface that is
@@ -147,59 +188,66 @@ var pullTimesOut = regexp.MustCompile(`dial tcp ((?:\d+\.){3}\d+):(443|80|5000):
 
 // registryClosedToNodes: the registry's address is one of the VPC (an
 // endpoint, a registry of one's own), and does not let the nodes in.
-var registryClosedToNodes = &Rule{
-	ID: "registry-closed-to-nodes", Explains: []*Rule{registryUnreachable, imageNotPulled}, Needs: []probes.Any{probes.Pods, probes.Events, probes.NetworkInterfaces, probes.VPCEndpoints, probes.Network},
-	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
-		world, err := probes.Network.Of(facts)
-		events, eventsErr := probes.Events.Of(facts)
-		if err != nil {
-			return nil
-		}
-		by := map[Ref]*cutTraffic{}
-		for _, e := range effects {
-			list, _ := e.Data.([]container)
-			for _, c := range list {
-				p := c.pod
-				says, from := waitingMessage(p), probes.Document{Path: "pods", Only: []string{p.Namespace + "/" + p.Name}}
-				if !pullTimesOut.MatchString(says) && eventsErr == nil {
-					for _, ev := range events.About(podRef(p)) {
-						if pullTimesOut.MatchString(ev.Message) {
-							says, from = ev.Message, probes.Document{Path: "events"}
+var registryClosedToNodes = pullDropped("registry-closed-to-nodes", stoppedTest, network.SecurityGroups, network.NetworkACLs)
+
+// pullWithoutRoute: no route leads from the node's subnet to the registry.
+var pullWithoutRoute = pullDropped("nodes-without-route-to-registry", noRouteOut.Tests[0], network.Routes)
+
+func pullDropped(id string, test Test, layers ...network.Layer) *Rule {
+	return &Rule{
+		ID: id, Explains: []*Rule{registryUnreachable, imageNotPulled}, Needs: []probes.Any{probes.Pods, probes.Events, probes.NetworkInterfaces, probes.VPCEndpoints, probes.Network},
+		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+			world, err := probes.Network.Of(facts)
+			events, eventsErr := probes.Events.Of(facts)
+			if err != nil {
+				return nil
+			}
+			by := map[Ref]*cutTraffic{}
+			for _, e := range effects {
+				list, _ := e.Data.([]container)
+				for _, c := range list {
+					p := c.pod
+					says, from := waitingMessage(p), probes.Document{Path: "pods", Only: []string{p.Namespace + "/" + p.Name}}
+					if !pullTimesOut.MatchString(says) && eventsErr == nil {
+						for _, ev := range events.About(podRef(p)) {
+							if pullTimesOut.MatchString(ev.Message) {
+								says, from = ev.Message, probes.Document{Path: "events"}
+							}
 						}
 					}
+					m := pullTimesOut.FindStringSubmatch(says)
+					if m == nil {
+						continue
+					}
+					ip, err := netip.ParseAddr(m[1])
+					if err != nil {
+						continue
+					}
+					var port int
+					_, _ = fmt.Sscan(m[2], &port)
+					a := world.Path(network.Node(p.Spec.NodeName), network.Address(ip), network.TCP, port).On(layers...)
+					hops, r := a.Decisive(), e.Subject()
+					var unknown error
+					switch {
+					case a.Truth == network.No && !a.Partly:
+						r = refOf(hops[0])
+					case a.Truth == network.Unknown && layers[0] == network.SecurityGroups && ownInterface(facts, m[1]):
+						hops, unknown = nil, orErr(append([]error{a.Err()}, missingGroups(facts)...)...)
+					}
+					if r == e.Subject() && unknown == nil {
+						continue
+					}
+					if by[r] == nil {
+						by[r] = &cutTraffic{hops: hops, client: "node " + p.Spec.NodeName, what: m[1] + ":" + m[2], port: port, unknown: unknown, found: []Evidence{{Says: fmt.Sprintf("pod %s: %s", p.Name, clip(says, 320)), Document: from}}}
+					}
+					by[r].effects = appendOnce(by[r].effects, e)
+					break
 				}
-				m := pullTimesOut.FindStringSubmatch(says)
-				if m == nil {
-					continue
-				}
-				ip, err := netip.ParseAddr(m[1])
-				if err != nil {
-					continue
-				}
-				var port int
-				_, _ = fmt.Sscan(m[2], &port)
-				a := world.Path(network.Node(p.Spec.NodeName), network.Address(ip), network.TCP, port).On(network.SecurityGroups, network.NetworkACLs)
-				hops, r := a.Decisive(), e.Subject()
-				var unknown error
-				switch {
-				case a.Truth == network.No && !a.Partly:
-					r = refOf(hops[0])
-				case a.Truth == network.Unknown && ownInterface(facts, m[1]):
-					hops, unknown = nil, orErr(append([]error{a.Err()}, missingGroups(facts)...)...)
-				}
-				if r == e.Subject() && unknown == nil {
-					continue
-				}
-				if by[r] == nil {
-					by[r] = &cutTraffic{hops: hops, client: "node " + p.Spec.NodeName, what: m[1] + ":" + m[2], port: port, unknown: unknown, found: []Evidence{{Says: fmt.Sprintf("pod %s: %s", p.Name, clip(says, 320)), Document: from}}}
-				}
-				by[r].effects = appendOnce(by[r].effects, e)
-				break
 			}
-		}
-		return stoppedSuspects(by, facts)
-	},
-	Tests: []Test{stoppedTest},
+			return stoppedSuspects(by, facts)
+		},
+		Tests: []Test{test},
+	}
 }
 
 func waitingMessage(p *corev1.Pod) string {
@@ -339,4 +387,4 @@ var kubeletCutOff = &Rule{
 	}},
 }
 
-var trafficRules = []*Rule{kubeletUnreached, blockedByGroup, registryClosedToNodes, kubeletCutOff}
+var trafficRules = []*Rule{kubeletUnreached, blockedByGroup, noRouteOut, pullWithoutRoute, registryClosedToNodes, kubeletCutOff}
