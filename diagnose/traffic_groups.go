@@ -7,26 +7,47 @@ import (
 	"slices"
 	"strings"
 
-	ec2 "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/network"
 )
 
-// groupStops are the hops of security groups and network ACLs that stop all
-// that one end sends to the other; none where something gets through or it
-// isn't known.
-func groupStops(world *network.World, from, to network.Endpoint, port int) []network.Hop {
-	return stops(world, from, to, port, network.SecurityGroups, network.NetworkACLs)
+// stoppers are the hops of the layers that stop all that is sent to each of
+// the endpoints, and the object that the first belongs to; no object where
+// something gets through. Where the network was captured and the document that
+// decides was not, that is said, of an object that isn't known.
+func stoppers(facts *probes.Facts, world *network.World, from network.Endpoint, to []network.Endpoint, port int, layers ...network.Layer) (r Ref, hops []network.Hop, unknown error) {
+	for _, each := range to {
+		a := world.Path(from, each, network.TCP, port).On(layers...)
+		switch {
+		case a.Truth == network.No && !a.Partly:
+			hops = a.Decisive()
+		case a.Truth == network.Unknown && facts.Err(probes.NetworkInterfaces) == nil && lacksDocument(a.Err()):
+			unknown = a.Err()
+		case a.Truth == network.Unknown && facts.Err(probes.NetworkInterfaces) == nil && facts.Err(probes.Subnets) != nil:
+			unknown = facts.Err(probes.Subnets)
+		default:
+			return Ref{}, nil, nil
+		}
+	}
+	switch {
+	case unknown != nil:
+		return Ref{Kind: layerKinds[layers[0]], Name: "(not known)"}, nil, unknown
+	case len(hops) > 0:
+		return refOf(hops[0]), hops, nil
+	}
+	return Ref{}, nil, nil
 }
 
-func stops(world *network.World, from, to network.Endpoint, port int, layers ...network.Layer) []network.Hop {
-	a := world.Path(from, to, network.TCP, port).On(layers...)
-	if a.Truth != network.No || a.Partly {
-		return nil
-	}
-	return a.Decisive()
+var layerKinds = map[network.Layer]string{network.SecurityGroups: "SecurityGroup", network.Routes: "RouteTable"}
+
+// lacksDocument is whether what decides a path was not captured at all. ACLs
+// are rarely captured, and as rarely the reason.
+func lacksDocument(err error) bool {
+	return slices.ContainsFunc(probes.GapsIn(err), func(g *probes.Gap) bool {
+		return slices.Contains([]string{"aws/ec2/describe-security-groups", "aws/ec2/describe-route-tables", "aws/ec2/describe-subnets"}, g.Document.Path)
+	})
 }
 
 // endpointsOf are where an address that wasn't reached may be on the network:
@@ -152,18 +173,12 @@ func droppedRule(id string, test Test, layers ...network.Layer) *Rule {
 				}
 				to := endpointsOf(facts, u)
 				for _, p := range u.pods[:min(len(u.pods), maxExamples)] {
-					var hops []network.Hop
-					for _, each := range to {
-						if hops = stops(world, network.Pod(p.Namespace, p.Name), each, u.portNumber(), layers...); len(hops) == 0 {
-							break
-						}
-					}
-					if len(hops) == 0 {
+					r, hops, unknown := stoppers(facts, world, network.Pod(p.Namespace, p.Name), to, u.portNumber(), layers...)
+					if r == (Ref{}) {
 						continue
 					}
-					r := refOf(hops[0])
 					if by[r] == nil {
-						by[r] = &cutTraffic{hops: hops, client: short(u.client), what: u.address(), port: u.portNumber()}
+						by[r] = &cutTraffic{hops: hops, unknown: unknown, client: short(u.client), what: u.address(), port: u.portNumber()}
 					}
 					by[r].effects = appendOnce(by[r].effects, e)
 					break
@@ -173,13 +188,6 @@ func droppedRule(id string, test Test, layers ...network.Layer) *Rule {
 		},
 		Tests: []Test{test},
 	}
-}
-
-// ownInterface reports whether an address is that of an interface that is
-// known: its security groups are then worth asking for.
-func ownInterface(facts *probes.Facts, address string) bool {
-	interfaces, err := probes.NetworkInterfaces.Of(facts)
-	return err == nil && slices.ContainsFunc(interfaces.All(), func(i ec2.NetworkInterface) bool { return str(i.PrivateIpAddress) == address })
 }
 
 // pullTimesOut finds the address that a node could not reach for an image.
@@ -225,16 +233,8 @@ func pullDropped(id string, test Test, layers ...network.Layer) *Rule {
 					}
 					var port int
 					_, _ = fmt.Sscan(m[2], &port)
-					a := world.Path(network.Node(p.Spec.NodeName), network.Address(ip), network.TCP, port).On(layers...)
-					hops, r := a.Decisive(), e.Subject()
-					var unknown error
-					switch {
-					case a.Truth == network.No && !a.Partly:
-						r = refOf(hops[0])
-					case a.Truth == network.Unknown && layers[0] == network.SecurityGroups && ownInterface(facts, m[1]):
-						hops, unknown = nil, orErr(append([]error{a.Err()}, missingGroups(facts)...)...)
-					}
-					if r == e.Subject() && unknown == nil {
+					r, hops, unknown := stoppers(facts, world, network.Node(p.Spec.NodeName), []network.Endpoint{network.Address(ip)}, port, layers...)
+					if r == (Ref{}) {
 						continue
 					}
 					if by[r] == nil {
