@@ -162,7 +162,7 @@ var iamActionDenied = &Rule{
 // refusalHurts are the effects of a call that AWS refuses.
 var refusalHurts = []*Rule{
 	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing, networkNotReady,
-	claimNotBound, podCrashLooping, podNotReady, podNotStarting, loadBalancerNotReady, stuckTerminating,
+	claimNotBound, volumeNotMounted, podCrashLooping, podNotReady, podNotStarting, loadBalancerNotReady, stuckTerminating,
 }
 
 // refusedEffects are the effects that a denial can have.
@@ -180,6 +180,10 @@ func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 			}
 		case claimNotBound:
 			if id == "aws-ebs-csi-driver" && d.Blocks() {
+				list = append(list, e)
+			}
+		case volumeNotMounted: // the event quotes what the driver was refused
+			if slices.ContainsFunc(e.Evidence(), func(x Evidence) bool { return strings.Contains(x.Says, d.Action) }) {
 				list = append(list, e)
 			}
 		case loadBalancerNotReady:

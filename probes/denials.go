@@ -190,7 +190,7 @@ func (g *denialReader) log(l *ContainerLog) {
 		}
 		d := &Denial{Kind: kind, Text: f.Text, At: f.LastAt, Document: l.Document()}
 		g.of(d, p, l.Container)
-		if kind == Denied && !d.parse(f.Text) {
+		if kind == Denied && !d.parse(f.Text) && !d.infer(f.Text) {
 			continue // it doesn't say what was refused
 		}
 		g.add(d)
