@@ -280,7 +280,7 @@ var limitRangeRefuses = admissionRule("limit-range-refuses", "is a container of 
 		ranges := rangesIn(list, c.workload.Namespace)
 		pod := admitted(c, ranges)
 		for _, r := range ranges {
-			violations := outside(r, pod)
+			violations := append(outside(r, pod), claimOutside(r, c.claims)...)
 			if len(violations) == 0 {
 				continue
 			}

@@ -123,5 +123,5 @@ var podSecurityRefuses = admissionRule("pod-security-refuses", "does the namespa
 
 var admissionRules = slices.Concat(shortageRules, []*Rule{
 	quotaExceeded, quotaDemandsRequests, limitRangeRefuses, serviceAccountMissing, priorityClassMissing, podSecurityRefuses,
-	webhookDenies, webhookUnreachable, managerDown,
+	webhookDenies, webhookUnreachable, admissionPolicyDenies, podInvalid, managerDown,
 })

@@ -256,7 +256,7 @@ var volumeClaimed = claimRule("volume-already-claimed", "does the only volume th
 
 // provisionerMissing: nothing in the cluster makes volumes of the class.
 var provisionerMissing = relay(claimRule("provisioner-missing", "does nothing in the cluster make the volumes of StorageClass {class}: no CSI driver, no pod of a provisioner?",
-	[]probes.Any{probes.CSIDrivers, probes.Pods, probes.Deployments},
+	[]probes.Any{probes.CSIDrivers, probes.Pods, probes.Deployments, probes.Events},
 	func(facts *probes.Facts, c claimCase, s *Suspect) Answer {
 		if err := c.unread(); err != nil {
 			return CantTell(err)
@@ -266,6 +266,13 @@ var provisionerMissing = relay(claimRule("provisioner-missing", "does nothing in
 		}
 		name := migrated(c.class.Provisioner)
 		s.Vars["provisioner"] = c.class.Provisioner
+		if events, err := probes.Events.Of(facts); err == nil {
+			for _, e := range events.About(c.about()[0]) {
+				if e.Reason == "ProvisioningFailed" && strings.HasPrefix(orDefault(e.Source.Component, e.ReportingController), name) {
+					return Answered(false, SawObject("events", e.Namespace, e.Name, "the provisioner is there: it says %s", e.Message))
+				}
+			}
+		}
 		class := Ref{Kind: "StorageClass", Name: c.className}
 		pods, err := probes.Pods.Of(facts)
 		if err != nil {

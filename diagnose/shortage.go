@@ -230,6 +230,7 @@ func kindOfRefusal(says string) refusalKind {
 		any  []string
 	}{
 		{"webhook-call", []string{"failed calling webhook"}},
+		{"admission-policy", []string{"ValidatingAdmissionPolicy '"}},
 		{"webhook-denial", []string{"denied the request"}},
 		{"quota-needs", []string{"failed quota:"}},
 		{"quota", []string{"exceeded quota:"}},
@@ -238,6 +239,7 @@ func kindOfRefusal(says string) refusalKind {
 		{"runtime-class", []string{"RuntimeClass"}},
 		{"pod-security", []string{"violates PodSecurity"}},
 		{"limit-range", []string{"usage per Container", "usage per Pod", "limit to request ratio", "per PersistentVolumeClaim"}},
+		{"invalid", []string{" is invalid: "}},
 	} {
 		for _, words := range k.any {
 			if strings.Contains(says, words) {

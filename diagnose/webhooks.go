@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,6 +114,10 @@ var webhookUnreachable = relay(admissionRule("webhook-unreachable", "does the AP
 		return backendOf(facts, *h, c, m[2], s, configured)
 	}))
 
+// notServedThere are the words for a webhook server's 404.
+// Source: kubernetes staging/src/k8s.io/apimachinery/pkg/api/errors (NewGenericServerResponse).
+const notServedThere = "the server could not find the requested resource"
+
 // badCertificate looks into the configuration's CA bundle: the API server's
 // TLS error is its own observation, the bundle says more.
 func badCertificate(facts *probes.Facts, h hook, failure string, s *Suspect, evidence ...Evidence) Answer {
@@ -152,6 +157,26 @@ func backendOf(facts *probes.Facts, h hook, c shortage, failure string, s *Suspe
 	if service == nil {
 		s.Vars["says"] = fmt.Sprintf("its Service %s doesn't exist", name)
 		return Answered(true, c.seen, configured, SawObject("services", at.Namespace, at.Name, "Service %s, which the webhook names, doesn't exist", name))
+	}
+	port := int32(443)
+	if at.Port != nil {
+		port = *at.Port
+	}
+	var ports []string
+	for _, p := range service.Spec.Ports {
+		ports = append(ports, fmt.Sprint(p.Port))
+	}
+	if len(ports) > 0 && !slices.Contains(ports, fmt.Sprint(port)) {
+		s.Vars["says"] = fmt.Sprintf("it calls port %d of Service %s, which has only %s", port, name, strings.Join(ports, ", "))
+		return Answered(true, c.seen, configured, SawObject("services", at.Namespace, at.Name, "Service %s has no port %d, which the webhook calls; it has %s", name, port, strings.Join(ports, ", ")))
+	}
+	if strings.Contains(failure, notServedThere) {
+		path := "/"
+		if at.Path != nil {
+			path = *at.Path
+		}
+		s.Vars["says"] = fmt.Sprintf("its server answers that it does not serve path %s", path)
+		return Answered(true, c.seen, configured, SawObject(h.resource(), "", h.config.Name, "webhook %s calls path %s of Service %s", h.name, path, name))
 	}
 	endpointSlices, err := probes.EndpointSlices.Of(facts)
 	if err != nil {
