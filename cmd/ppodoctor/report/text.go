@@ -71,6 +71,20 @@ func (t *textReport) verdict() {
 	t.line(mark, in1, t.d.Verdict, style)
 	if !t.opts.Quiet {
 		t.line(in1, in1, strings.Join(about(t.d), " · "), t.dim)
+		t.contents()
+	}
+}
+
+// contents lists the causes where there are several, a line each: the first
+// screen tells all that is wrong.
+func (t *textReport) contents() {
+	if len(t.d.Causes) < 2 {
+		return
+	}
+	t.blank()
+	for i, c := range t.d.Causes {
+		n := fmt.Sprintf("%s%*d ", in1, len(fmt.Sprint(len(t.d.Causes))), i+1)
+		t.line(n, strings.Repeat(" ", len(n)), fmt.Sprintf("%s — %s (%s: %d)", c.Title, c.Subject, strings.ToLower(t.Symptoms), len(c.Effects)), t.plain)
 	}
 }
 

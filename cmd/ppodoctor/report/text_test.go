@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/pposiraegi/ppodoctor/diagnose"
 )
 
 func TestText(t *testing.T) {
@@ -113,5 +115,21 @@ func TestTextOfALargeIncident(t *testing.T) {
 	}
 	if n := strings.Count(render(t, d, "text", Options{Verbose: true}), "\n"); n < 2000 {
 		t.Errorf("--verbose has only %d lines", n)
+	}
+}
+
+// Several causes are listed before the first of them is told at length.
+func TestTextOfSeveralCauses(t *testing.T) {
+	d := sample(t, "dns")
+	other := d.Causes[0]
+	other.Title, other.Subject = "claim data is full", diagnose.Ref{Kind: "PersistentVolumeClaim", Namespace: "store", Name: "data"}
+	if strings.Contains(render(t, d, "text", Options{}), "\n  1 ") {
+		t.Error("one cause is listed")
+	}
+	d.Causes = append(d.Causes, other)
+	got := render(t, d, "text", Options{Width: 120})
+	list := strings.Index(got, "\n  2 claim data is full — PersistentVolumeClaim/store/data (symptoms: ")
+	if list < 0 || list > strings.Index(got, "CAUSE 1/2") {
+		t.Errorf("the causes are not listed first:\n%s", got)
 	}
 }
