@@ -155,8 +155,8 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 				if entry.container != l.Container || entry.previous != l.Previous {
 					continue
 				}
-				if now != nil && (telemetry.MatchString(entry.Text) || over(entry, l, *now)) {
-					continue
+				if now != nil && (telemetry.MatchString(entry.Text) || over(entry, l, *now)) || strings.Contains(entry.Text, "src.workload=") {
+					continue // the node's proxy tells of calls between pods
 				}
 				if m := entry.lookupMeaning(); slices.Contains(noAnswerMeanings, m) || slices.Contains(noNameMeanings, m) || m == "dns-failed" {
 					lookups.count += entry.Count
@@ -400,7 +400,11 @@ func policyHops(world *network.World, u *unreached) (stop, open []network.Hop) {
 			}
 			to = network.Address(ip)
 		}
-		a := world.Path(network.Pod(p.Namespace, p.Name), to, network.TCP, u.portNumber()).On(network.NetworkPolicies)
+		port := u.portNumber()
+		if tunnelled(p, u.target.Pods) {
+			to, port = network.Pod(u.target.Pods[0].Namespace, u.target.Pods[0].Name), tunnelPort
+		}
+		a := world.Path(network.Pod(p.Namespace, p.Name), to, network.TCP, port).On(network.NetworkPolicies)
 		hops := a.Hops
 		for _, part := range a.Parts {
 			hops = append(hops, part.Hops...)
@@ -414,6 +418,17 @@ func policyHops(world *network.World, u *unreached) (stop, open []network.Hop) {
 		}
 	}
 	return stop, open
+}
+
+// tunnelPort is where pods of the ambient mesh take each other's calls,
+// whatever port these are for: all that a NetworkPolicy sees of them.
+// Source: https://istio.io/latest/docs/ambient/usage/networkpolicy/
+const tunnelPort = 15008
+
+// tunnelled reports whether a call is between pods of the ambient mesh.
+func tunnelled(client *corev1.Pod, servers []*corev1.Pod) bool {
+	ambient := func(p *corev1.Pod) bool { return inMesh(p) && !hasSidecar(p) }
+	return ambient(client) && len(servers) > 0 && ambient(servers[0])
 }
 
 // targetUnreachable: a workload can't reach an address that it calls. Many

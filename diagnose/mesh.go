@@ -138,6 +138,13 @@ func virtualServiceFault(facts *probes.Facts, dir *probes.Directory, v *probes.V
 				}
 				return "it sends requests to " + words + ", which is not there", &objectFault{rule: "mesh-route-host-missing", subject: ref, vars: vars, found: []Evidence{saw, Saw("services", nil, "there is no Service %s/%s", to.Namespace, to.Name)}}
 			}
+			if n := d.Destination.Port.Number; n != 0 && portOf(svc, int(n)) == nil && svc.Spec.Type != corev1.ServiceTypeExternalName {
+				vars["port"], vars["has"] = fmt.Sprint(n), servicePortList(svc)
+				return fmt.Sprintf("it sends requests to port %d of %s, which it does not have", n, host), &objectFault{rule: "mesh-route-port-missing", subject: ref, vars: vars, found: []Evidence{
+					SawObject("virtualservices.networking.istio.io", v.Namespace, v.Name, "VirtualService %s for %s sends requests to port %d of %s", v.Name, listed(v.Spec.Hosts), n, host),
+					SawObject("services", svc.Namespace, svc.Name, "Service %s has the ports %s", svc.Name, servicePortList(svc)),
+				}}
+			}
 			if subset == "" || err != nil {
 				continue
 			}
@@ -295,9 +302,10 @@ var mutualTLSRequired = &Rule{
 
 var (
 	meshRouteHostMissing  = ofObject("mesh-route-host-missing", "is {host}, to which it sends requests, not there?", meshBroken, targetUnreachable)
+	meshRoutePortMissing  = ofObject("mesh-route-port-missing", "does {host} have no port {port}, to which it sends requests?", meshBroken, targetUnreachable)
 	meshSubsetMissing     = ofObject("mesh-subset-missing", "does no DestinationRule define subset {subset} of {host}?", meshBroken, targetUnreachable)
 	meshSubsetWithoutPods = ofObject("mesh-subset-without-pods", "does no pod have the labels of subset {subset}?", meshBroken, targetUnreachable)
 	meshTLSModeConflict   = ofObject("mesh-tls-mode-conflict", "can the pods of {host} not take TLS mode {mode}?", meshBroken, targetUnreachable)
 )
 
-var meshRules = []*Rule{meshBroken, meshCallsDenied, mutualTLSRequired, meshRouteHostMissing, meshSubsetMissing, meshSubsetWithoutPods, meshTLSModeConflict, authorizationDenies, programBeforeProxy, ambientProbesBlocked}
+var meshRules = []*Rule{meshBroken, meshCallsDenied, mutualTLSRequired, meshRouteHostMissing, meshRoutePortMissing, meshSubsetMissing, meshSubsetWithoutPods, meshTLSModeConflict, authorizationDenies, programBeforeProxy, ambientProbesBlocked, ambientProxyDown}

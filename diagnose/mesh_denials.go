@@ -19,6 +19,8 @@ type denial struct {
 	name   string // what is called
 	client *corev1.Pod
 	policy string // namespace/name, where the log names it
+	target Ref    // the Service that is called; zero where that isn't known
+	plain  bool   // by a node's proxy, which knows no requests
 }
 
 var deniedPolicy = regexp.MustCompile(`ns\[(?P<ns>[^\]]+)\]-policy\[(?P<name>[^\]]+)\]`)
@@ -54,7 +56,7 @@ var meshCallsDenied = &Rule{
 								d.policy = got["ns"] + "/" + got["name"]
 							}
 						} else if t := dir.Lookup(p.Namespace, entry.Host, entry.Port); entry.Host != "" {
-							d.server = t.Pods
+							d.server, d.target = t.Pods, t.Ref
 						}
 						count += entry.Count
 						if s == nil {
@@ -82,7 +84,7 @@ var meshCallsDenied = &Rule{
 
 // authorizationDenies: the AuthorizationPolicy that denies a call.
 var authorizationDenies = &Rule{
-	ID: "authorization-policy-denies", Explains: []*Rule{meshCallsDenied}, Needs: []probes.Any{probes.AuthorizationRules},
+	ID: "authorization-policy-denies", Explains: []*Rule{meshCallsDenied, targetUnreachable}, Needs: []probes.Any{probes.AuthorizationRules, probes.Namespaces},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		list, err := probes.AuthorizationRules.Of(facts)
 		if err != nil {
@@ -90,8 +92,11 @@ var authorizationDenies = &Rule{
 		}
 		var found []Suspect
 		for _, e := range effects {
-			d := e.Data.(denial)
-			p, why := denier(list, d)
+			d, ok := denialOf(e)
+			if !ok {
+				continue
+			}
+			p, why := denier(facts, list, d)
 			if p == nil {
 				continue
 			}
@@ -108,7 +113,7 @@ var authorizationDenies = &Rule{
 
 // denier is the policy that denies a call, with the reason; nil where none of
 // those that select the server does.
-func denier(list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.AuthorizationPolicy, string) {
+func denier(facts *probes.Facts, list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.AuthorizationPolicy, string) {
 	if ns, name, ok := strings.Cut(d.policy, "/"); ok {
 		if p := list.Get(ns, name); p != nil {
 			return p, "the proxy names it as the one that denies: " + rulesWords(p)
@@ -119,7 +124,7 @@ func denier(list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.Au
 	}
 	var allow, deny []*probes.AuthorizationPolicy
 	for _, p := range list.All() {
-		if !enforcedOn(p, d.server[0]) {
+		if !enforcedOn(p, d.server[0]) && (d.plain || !attachedTo(facts, p, d)) {
 			continue
 		}
 		switch {
@@ -133,7 +138,7 @@ func denier(list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.Au
 		return slices.MaxFunc(list, func(a, b *probes.AuthorizationPolicy) int { return changedAt(a).Compare(changedAt(b)) })
 	}
 	if len(allow) == 0 {
-		if len(deny) == 0 {
+		if len(deny) == 0 || d.plain {
 			return nil, ""
 		}
 		return newest(deny), "it denies what " + rulesWords(newest(deny))
@@ -153,6 +158,9 @@ func denier(list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.Au
 			partly = append(partly, p)
 		}
 	}
+	if len(partly) > 0 && d.plain {
+		return newest(partly), "it lets " + identity(d.client) + " in for part of the requests only: " + rulesWords(newest(partly)) + "; no waypoint enforces it, and the nodes' proxies know no requests, so that they let nobody in by such a rule"
+	}
 	if len(partly) > 0 {
 		return newest(partly), "it lets " + identity(d.client) + " in, but only for part of the requests: " + rulesWords(newest(partly))
 	}
@@ -165,6 +173,41 @@ func denier(list *probes.List[probes.AuthorizationPolicy], d denial) (*probes.Au
 		why += "; the caller is " + identity(d.client)
 	}
 	return p, why
+}
+
+// denialOf is the denied call behind an effect: one that is answered with 403,
+// or one that the proxy of a node in the ambient mesh resets, which knows no
+// requests and so gives no answer.
+func denialOf(e *Finding) (denial, bool) {
+	switch d := e.Data.(type) {
+	case denial:
+		return d, true
+	case *unreached:
+		if len(d.pods) == 0 || len(d.lines) == 0 || d.refused || d.dropped || d.tls != "" || len(d.target.Pods) == 0 || !inMesh(d.target.Pods[0]) || hasSidecar(d.target.Pods[0]) {
+			return denial{}, false
+		}
+		return denial{server: d.target.Pods, client: d.pods[0], name: d.address(), target: d.target.Ref, plain: true}, true
+	}
+	return denial{}, false
+}
+
+// attachedTo reports whether a policy is attached to the Service that is
+// called, or to the waypoint that stands before it.
+// Source: https://istio.io/latest/docs/ambient/usage/l7-features/
+func attachedTo(facts *probes.Facts, a *probes.AuthorizationPolicy, d denial) bool {
+	targets := a.Spec.TargetRefs
+	if a.Spec.TargetRef != nil {
+		targets = append(slices.Clone(targets), *a.Spec.TargetRef)
+	}
+	waypoint := ""
+	if list, err := probes.Namespaces.Of(facts); err == nil {
+		if ns := list.Get("", d.server[0].Namespace); ns != nil {
+			waypoint = ns.Labels["istio.io/use-waypoint"]
+		}
+	}
+	return a.Namespace == d.server[0].Namespace && slices.ContainsFunc(targets, func(t probes.PolicyTarget) bool {
+		return t.Kind == "Service" && t.Name == d.target.Name || t.Kind == "Gateway" && t.Name == waypoint
+	})
 }
 
 // identity is who the mesh takes a pod for.

@@ -55,7 +55,7 @@ func Rules() []*Rule {
 		installRiskRules,
 		poolRoleRules,
 		meshPolicyRules,
-		meshRules,
+		meshRules, meshAgentRules,
 		karpenterRules,
 		joinRules,
 		eksRules,

@@ -101,8 +101,12 @@ var blockedByPolicy = &Rule{
 		for _, r := range sortedRefs(byPolicy) {
 			d := byPolicy[r]
 			found = append(found, Suspect{Subjects: []Ref{r}, Effects: d.effects, Data: d.hops, Vars: map[string]string{
-				"policy": r.Name, "pods": podNames(d.pods), "address": d.call.address(), "port": d.call.port, "says": d.hops[0].Says, "client": short(d.call.client),
+				"policy": r.Name, "pods": podNames(d.pods), "address": d.call.address(), "port": d.call.port, "says": d.hops[0].Says, "client": short(d.call.client), "tunnel": "",
 			}})
+			if len(d.pods) > 0 && tunnelled(d.pods[0], d.call.target.Pods) {
+				v := found[len(found)-1].Vars
+				v["port"], v["tunnel"] = fmt.Sprint(tunnelPort), fmt.Sprintf(" Both are in the ambient mesh, whose pods call each other on port %d (HBONE): that is the port to let in, with or without %s.", tunnelPort, d.call.port)
+			}
 		}
 		return found
 	},

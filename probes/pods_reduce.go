@@ -95,12 +95,13 @@ func (r *podReducer) slimMeta(p *corev1.Pod) {
 }
 
 // tellingAnnotation reports whether an annotation of a well pod matters to
-// others: what AWS, Karpenter and the cluster autoscaler do with it, and that
-// it is a mirror of a static pod.
+// others: what AWS, Karpenter and the cluster autoscaler do with it, that it is
+// a mirror of a static pod, and whether it is in a mesh.
 func tellingAnnotation(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	return strings.HasSuffix(domain, "amazonaws.com") || strings.HasSuffix(domain, "k8s.aws") || domain == "karpenter.sh" ||
-		domain == "cluster-autoscaler.kubernetes.io" || key == corev1.MirrorPodAnnotationKey
+		domain == "cluster-autoscaler.kubernetes.io" || key == corev1.MirrorPodAnnotationKey ||
+		domain == "ambient.istio.io" || key == "sidecar.istio.io/inject" || key == "linkerd.io/inject" || key == "proxy.istio.io/config"
 }
 
 func (r *podReducer) slimStatus(p *corev1.Pod) {
