@@ -85,8 +85,8 @@ var meshBroken = &Rule{
 		}
 		if list, err := probes.DestinationRules.Of(facts); err == nil {
 			for _, r := range list.All() {
-				if says, f := tlsModeFault(facts, dir, r); f != nil {
-					found = append(found, objectSymptom(Ref{Kind: "DestinationRule", Namespace: r.Namespace, Name: r.Name}, "destinationrules.networking.istio.io", says, &objectTrouble{fault: f, makes: serviceAt(dir, r.Namespace, r.Spec.Host)}))
+				if says, f, to := tlsModeFault(facts, dir, r, nil); f != nil {
+					found = append(found, objectSymptom(Ref{Kind: "DestinationRule", Namespace: r.Namespace, Name: r.Name}, "destinationrules.networking.istio.io", says, &objectTrouble{fault: f, makes: to}))
 				}
 			}
 		}
@@ -115,6 +115,9 @@ func hostOf(dir *probes.Directory, v *probes.VirtualService) Ref {
 func virtualServiceFault(facts *probes.Facts, dir *probes.Directory, v *probes.VirtualService) (string, *objectFault) {
 	ref := Ref{Kind: "VirtualService", Namespace: v.Namespace, Name: v.Name}
 	rules, err := probes.DestinationRules.Of(facts)
+	if says, f := faultInjected(v); f != nil {
+		return says, f
+	}
 	for _, route := range slices.Concat(v.Spec.HTTP, v.Spec.TCP, v.Spec.TLS) {
 		for _, d := range route.Route {
 			if d.Weight != nil && *d.Weight == 0 && len(route.Route) > 1 {
@@ -213,20 +216,34 @@ func entryFor(facts *probes.Facts, host string) bool {
 	return slices.ContainsFunc(list.All(), func(e *probes.ServiceEntry) bool { return slices.Contains(e.Spec.Hosts, host) })
 }
 
-// tlsModeFault says why the TLS mode of a DestinationRule can't work.
-func tlsModeFault(facts *probes.Facts, dir *probes.Directory, r *probes.DestinationRule) (string, *objectFault) {
+// tlsModeFault says why the TLS mode of a DestinationRule can't work, and for
+// which Service; of is one of those that a wildcard host means.
+func tlsModeFault(facts *probes.Facts, dir *probes.Directory, r *probes.DestinationRule, of *corev1.Service) (string, *objectFault, Ref) {
 	if r.Spec.TrafficPolicy == nil || r.Spec.TrafficPolicy.TLS == nil {
-		return "", nil
+		return "", nil, Ref{}
 	}
 	mode := cmp.Or(r.Spec.TrafficPolicy.TLS.Mode, "DISABLE")
 	to := serviceAt(dir, r.Namespace, r.Spec.Host)
 	svc := dir.Services.Get(to.Namespace, to.Name)
+	if suffix, wild := strings.CutPrefix(r.Spec.Host, "*"); wild && of == nil {
+		for _, s := range dir.Services.All() {
+			if strings.HasSuffix(s.Name+"."+s.Namespace+".svc.cluster.local", suffix) {
+				if says, f, _ := tlsModeFault(facts, dir, r, s); f != nil {
+					return says, f, Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}
+				}
+			}
+		}
+		return "", nil, Ref{}
+	}
+	if of != nil {
+		svc = of
+	}
 	if svc == nil || len(svc.Spec.Ports) == 0 {
-		return "", nil
+		return "", nil, Ref{}
 	}
 	pods := slices.DeleteFunc(dir.Behind(svc), probes.Finished)
 	if len(pods) == 0 {
-		return "", nil
+		return "", nil, Ref{}
 	}
 	why := ""
 	found := []Evidence{SawObject("destinationrules.networking.istio.io", r.Namespace, r.Name, "DestinationRule %s for %s: trafficPolicy.tls.mode %s", r.Name, r.Spec.Host, mode)}
@@ -235,24 +252,24 @@ func tlsModeFault(facts *probes.Facts, dir *probes.Directory, r *probes.Destinat
 		var by *probes.PeerAuthentication
 		for _, p := range pods {
 			if by = strictFor(facts, p, targetNumber(p, &svc.Spec.Ports[0])); by == nil {
-				return "", nil
+				return "", nil, Ref{}
 			}
 		}
 		why = fmt.Sprintf("PeerAuthentication %s/%s demands mutual TLS (STRICT), and plain text is reset", by.Namespace, by.Name)
 		found = append(found, SawObject("peerauthentications.security.istio.io", by.Namespace, by.Name, "PeerAuthentication %s/%s: mtls.mode STRICT", by.Namespace, by.Name))
 	case "ISTIO_MUTUAL":
 		if slices.ContainsFunc(pods, inMesh) {
-			return "", nil
+			return "", nil, Ref{}
 		}
 		why = fmt.Sprintf("none of the %d pods behind it is in the mesh, so that they don't understand mutual TLS", len(pods))
 		found = append(found, SawObject("pods", pods[0].Namespace, pods[0].Name, "pod %s has no istio-proxy", pods[0].Name))
 	default:
-		return "", nil
+		return "", nil, Ref{}
 	}
 	return "TLS mode " + mode + " can't work for " + r.Spec.Host, &objectFault{
 		rule: "mesh-tls-mode-conflict", subject: Ref{Kind: "DestinationRule", Namespace: r.Namespace, Name: r.Name},
 		vars: map[string]string{"host": r.Spec.Host, "mode": mode, "why": why}, found: found,
-	}
+	}, Ref{Kind: "Service", Namespace: svc.Namespace, Name: svc.Name}
 }
 
 // mutualTLSRequired: a client outside the mesh calls pods that take mutual TLS only.

@@ -15,7 +15,7 @@ import (
 // backendNotReady: what is called has pods, and none of them is ready. Why is
 // for the rules about those pods to say: their causes are causes of this too.
 var backendNotReady = &Rule{
-	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable}, Intermediate: true, Relay: true,
+	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable, serviceWithoutEndpoints}, Intermediate: true, Relay: true,
 	Needs: append(serviceFacts, templates...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		dir, err := callDirectory(facts)
@@ -26,6 +26,12 @@ var backendNotReady = &Rule{
 		hurt := map[Ref][]*Finding{}
 		behind := map[Ref][]*corev1.Pod{}
 		for _, e := range effects {
+			if use, ok := e.Data.(*serviceUse); ok {
+				if a, ok := templateOf(facts, use.service); ok && a.replicas > 0 {
+					hurt[a.workload] = appendOnce(hurt[a.workload], e)
+				}
+				continue
+			}
 			u := e.Data.(*unreached)
 			t := u.target
 			pods := t.Pods

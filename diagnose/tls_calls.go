@@ -201,4 +201,34 @@ var (
 	}))
 )
 
-var tlsCallRules = []*Rule{callUnknownAuthority, callExpired, callNameMismatch, callPlain}
+var tlsCallRules = []*Rule{callUnknownAuthority, callExpired, callNameMismatch, callPlain, ownCertificateExpired}
+
+// ownCertificateExpired: a program ends as a certificate that it reads itself
+// (its own, or its authority's) has expired: it called nobody.
+var ownCertificateExpired = &Rule{
+	ID: "own-certificate-expired", Explains: []*Rule{podCrashLooping, podRestarting}, Needs: []probes.Any{probes.Pods, probes.Logs},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		var list []Suspect
+		for _, s := range suspectsOf(effects, func(container) bool { return true }) {
+			f, _ := decisive(facts, containers(s))
+			if f == nil || f.failure.Meaning != "tls-expired" || f.failure.Host != "" {
+				continue
+			}
+			c := containers(s)[0]
+			s.Vars["line"], s.Vars["hint"] = f.line(), ""
+			var names []string
+			for _, v := range c.pod.Spec.Volumes {
+				if v.Secret != nil {
+					names = append(names, v.Secret.SecretName)
+				}
+			}
+			if len(names) > 0 {
+				s.Vars["hint"] = fmt.Sprintf(" It mounts the Secrets %s.", listed(names))
+			}
+			s.Found = append(s.Found, f.evidence())
+			list = append(list, s)
+		}
+		return list
+	},
+	Tests: []Test{{Asks: "does {container} end as a certificate that it reads has expired?", Run: func(_ *probes.Facts, s Suspect) Answer { return Answered(true, s.Found...) }}},
+}

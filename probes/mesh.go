@@ -12,6 +12,7 @@ var (
 	PeerAuthentications = actedOnBy[PeerAuthentication]("istiod", "peerauthentications.security.istio.io", "which pods take only mutual TLS")
 	DestinationRules    = actedOnBy[DestinationRule]("istiod", "destinationrules.networking.istio.io", "how proxies call a host, and its subsets")
 	ServiceEntries      = actedOnBy[ServiceEntry]("istiod", "serviceentries.networking.istio.io", "hosts that the mesh knows besides the cluster's Services")
+	IstioGateways       = actedOnBy[IstioGateway]("istiod", "gateways.networking.istio.io", "which gateway pods serve which hosts, with which certificate")
 	VirtualServices     = actedOnBy[VirtualService]("istiod", "virtualservices.networking.istio.io", "where proxies send the requests for a host")
 )
 
@@ -104,6 +105,15 @@ type VirtualService struct {
 // A MeshRoute is one rule of a VirtualService.
 type MeshRoute struct {
 	Match []json.RawMessage `json:"match,omitempty"` // empty: all that no earlier rule has
+	Fault *struct {
+		Abort *struct {
+			HTTPStatus int32  `json:"httpStatus,omitempty"`
+			GRPCStatus string `json:"grpcStatus,omitempty"`
+			Percentage *struct {
+				Value float64 `json:"value"`
+			} `json:"percentage,omitempty"` // all requests if nil
+		} `json:"abort,omitempty"`
+	} `json:"fault,omitempty"`
 	Route []struct {
 		Destination struct {
 			Host   string `json:"host"`
@@ -114,6 +124,21 @@ type MeshRoute struct {
 		} `json:"destination"`
 		Weight *int32 `json:"weight,omitempty"`
 	} `json:"route,omitempty"`
+}
+
+// An IstioGateway says what the proxies of gateway pods serve. Source: istio.io/api networking/v1 Gateway.
+type IstioGateway struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector map[string]string `json:"selector,omitempty"` // of pods in any namespace
+		Servers  []struct {
+			Hosts []string `json:"hosts"`
+			TLS   *struct {
+				CredentialName string `json:"credentialName,omitempty"` // a Secret in the namespace of the gateway pods
+			} `json:"tls,omitempty"`
+		} `json:"servers,omitempty"`
+	} `json:"spec"`
 }
 
 // A ServiceEntry adds hosts to the mesh. Source: istio.io/api networking/v1 ServiceEntry.

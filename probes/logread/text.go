@@ -101,8 +101,10 @@ func objects(fields map[string]string) map[string]string {
 var (
 	inURL    = regexp.MustCompile(`\b(?:https?|grpcs?|rediss?|amqps?|postgres(?:ql)?|mysql|mongodb(?:\+srv)?|kafka|tcp|nats|jdbc:\w+)://(?:[^\s/@"']*@)?([A-Za-z0-9_.-]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?`)
 	hostPort = regexp.MustCompile(`(?:^|[\s"'/(=\[>@]|ipv4:)((?:[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*|\d{1,3}(?:\.\d{1,3}){3}):(\d{2,5})\b`)
-	dsnHost  = regexp.MustCompile(`(?i)\bhost=([a-z][\w.-]*[\w])`)
-	source   = regexp.MustCompile(`\.(?:go|js|ts|mjs|cjs|py|rb|rs|java|kt|php|cs|ex|scala|c|cc|cpp|h)$`)
+	// timeOfDay is the first half of a time, which looks like a host with a port.
+	timeOfDay = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d$`)
+	dsnHost   = regexp.MustCompile(`(?i)\bhost=([a-z][\w.-]*[\w])`)
+	source    = regexp.MustCompile(`\.(?:go|js|ts|mjs|cjs|py|rb|rs|java|kt|php|cs|ex|scala|c|cc|cpp|h)$`)
 )
 
 // target is the host and port that an entry could not reach: what the
@@ -155,6 +157,9 @@ func target(captures map[string]string, text string) (host, port string) {
 		host, port = h, p
 	}
 	host = strings.Trim(strings.TrimSuffix(host, "."), "[]'\"`,;()")
+	if timeOfDay.MatchString(host) {
+		return "", ""
+	}
 	// A DSN that is quoted says by which name the address was found.
 	if m := dsnHost.FindStringSubmatch(head); m != nil && net.ParseIP(host) != nil {
 		host = m[1]
