@@ -290,6 +290,11 @@ var kubeletUnreached = &Rule{
 				}
 			}
 		}
+		if m, ok := facts.Source().(interface{ ClusterMeta() probes.SnapshotMeta }); ok {
+			for _, n := range m.ClusterMeta().NotCaptured {
+				see(n.Why, Evidence{Says: fmt.Sprintf("%s could not be read: %s", n.What, clip(n.Why, 300)), Document: probes.Document{Path: n.What}})
+			}
+		}
 		if src, ok := facts.Source().(interface{ Gaps() []*probes.Gap }); ok {
 			for _, g := range src.Gaps() {
 				see(g.Detail, Evidence{Says: fmt.Sprintf("%s could not be read: %s", g.Document.Path, clip(g.Detail, 300)), Document: g.Document})
