@@ -73,9 +73,12 @@ var dnsCutOff = &Rule{
 		},
 		{
 			Asks: "Did the lookups get no answer at all?",
-			Run: func(_ *probes.Facts, s Suspect) Answer {
+			Run: func(facts *probes.Facts, s Suspect) Answer {
 				if len(s.Effects) == 0 {
 					return Answered(true, Evidence{Says: "nothing looks names up from there yet"})
+				}
+				if quote, other := onlyTCPShut(facts, s); other {
+					return Answered(false, Evidence{Says: "the groups stop TCP only, and the lookups that failed asked over UDP"}, quote)
 				}
 				return unanswered(s.Effects)
 			},
@@ -161,6 +164,7 @@ func suspectGroups(facts *probes.Facts, effects []*Finding) []Suspect {
 		default:
 			s.Subjects = []Ref{{Kind: "EC2NodeClass", Name: o.name}}
 		}
+		s.Vars["barrier"], s.Vars["lookups"] = "if no rule admits the one to the other on port 53, nothing gets through", "Then every lookup"
 		s.Vars["carry"], s.Vars["from"] = "These nodes carry", strings.Join(o.nodes, ", ")
 		if o.name != "" {
 			s.Vars["from"] = "the nodes of EC2NodeClass " + o.name
@@ -305,6 +309,7 @@ func askGroups(facts *probes.Facts, s Suspect) Answer {
 	}
 	a := Answered(true, evidence...)
 	a.Vars = groupVars(facts, world, dns, o, blocked[0])
+	a.Vars["barrier"], a.Vars["lookups"] = barrierWords(blocked), shutTime(blocked)
 	a.Paths = []Path{{From: strings.Join(originGroups(world, o), " "), To: strings.Join(dnsGroups(world, dns), " "), What: portsOf(blocked), Blocked: true}}
 	if len(open) > 0 {
 		a.Vars["share"] = fmt.Sprintf("%d of %d", len(blocked), len(blocked)+len(open))
