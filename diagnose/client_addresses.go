@@ -80,9 +80,27 @@ var clientPortWrong = ofCalls("client-port-wrong", templates, "does {client} cal
 	})
 
 // clientHostWrong: a client calls a name or an address that nothing has.
-var clientHostWrong = ofCalls("client-address-wrong", nil, "does {client} call a name or an address that no Service has?",
+var clientHostWrong = ofCalls("client-address-wrong", []probes.Any{probes.ConfigMaps}, "does {client} call a name or an address that no Service has?",
 	func(facts *probes.Facts, dir *probes.Directory, u *unreached, s *Suspect) Answer {
 		switch {
+		case u.target.Kind == probes.TargetSelf:
+			p := u.pods[0]
+			maps, err := probes.ConfigMaps.Of(facts)
+			if err != nil {
+				return CantTell(err)
+			}
+			told, svc := meantByLocalhost(dir, p, u.port, mentionsOf(p, u.client, maps))
+			if svc == nil {
+				return Answered(false, Evidence{Says: "no Service has that port"})
+			}
+			evidence := []Evidence{SawObject("pods", p.Namespace, p.Name, "the containers of pod %s show the ports %s, not %s", p.Name, listed(declaredPorts(p)), u.port)}
+			if told != nil {
+				u.mentions = []mention{*told}
+				s.Vars["where"] = told.where
+				evidence = append(blameMention(u, s), evidence...)
+			}
+			s.Vars["hint"] = fmt.Sprintf(" localhost is the pod itself, where nothing listens on port %s; the Service that is meant may be %s.", u.port, svc.Name)
+			return Answered(true, append(evidence, SawObject("services", svc.Namespace, svc.Name, "Service %s/%s has the ports %s", svc.Namespace, svc.Name, servicePortList(svc)))...)
 		case staleAddress(facts, dir, u):
 			evidence := append(blameMention(u, s), Saw("services", nil, "no Service, pod or node has the address %s", u.host))
 			s.Vars["hint"] = " The address lies among those of Services, but none has it: it is of a Service that was made anew, or a slip."

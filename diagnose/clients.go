@@ -91,7 +91,7 @@ var clientsFailing = &Rule{
 			var calls []*unreached
 			var lookups lookedUp
 			if logs != nil {
-				calls, lookups = loggedCalls(dir, logs, owner, pods, mentions, &now)
+				calls, lookups = loggedCalls(facts, dir, logs, owner, pods, mentions, &now)
 			}
 			if probes.Ready(pods[0]) {
 				calls = append(calls, configuredCalls(facts, dir, logs, owner, pods, mentions, calls, lookups)...)
@@ -143,7 +143,7 @@ type lookedUp struct {
 // loggedCalls are the addresses that a workload's logs say could not be
 // reached. With a clock they are those of pods that look healthy, and count
 // only if they go on; lookups are the names that could not be looked up.
-func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, now *time.Time) (calls []*unreached, lookups lookedUp) {
+func loggedCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*corev1.Pod, mentions []mention, now *time.Time) (calls []*unreached, lookups lookedUp) {
 	byAddress := map[string]*unreached{}
 	var order []string
 	for _, p := range pods {
@@ -173,7 +173,7 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 					continue
 				}
 				t := dir.Lookup(p.Namespace, host, port)
-				if t.Kind == probes.TargetSelf || t.Kind == probes.TargetMetadata || t.Kind == probes.TargetAWS && !slices.Contains(ownInVPC, t.AWSService) || t.Kind == probes.TargetIdentity {
+				if t.Kind == probes.TargetSelf && !(refused && nobodyAtHome(logs, dir, p, port, mentions)) || t.Kind == probes.TargetMetadata || t.Kind == probes.TargetAWS && !slices.Contains(ownInVPC, t.AWSService) || t.Kind == probes.TargetIdentity {
 					continue
 				}
 				if now != nil && (t.Kind == probes.TargetExternal || t.Kind == probes.TargetNode) {
@@ -205,6 +205,9 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 	}
 	for _, key := range order {
 		u := byAddress[key]
+		if u.tls == "" && !u.refused {
+			u.tls, u.lines = toldOfPlainText(facts, u)
+		}
 		u.mentions = sameAddress(dir, owner.Namespace, mentions, u)
 		if now == nil || u.count >= 3 || disserved(u) != "" {
 			calls = append(calls, u)
@@ -214,12 +217,13 @@ func loggedCalls(dir *probes.Directory, logs *probes.LogSet, owner Ref, pods []*
 }
 
 // over reports whether a failure in the log of a healthy container is past:
-// the log goes on without it.
+// the log goes on without it, where it has no times for three times as long as
+// there was between one and the next.
 func over(entry logged, l *probes.ContainerLog, now time.Time) bool {
 	if !entry.LastAt.IsZero() {
 		return now.Sub(entry.LastAt) > recent || l.Excerpt.To.Sub(entry.LastAt) > 5*time.Minute
 	}
-	return entry.After > 20+10*entry.Count
+	return entry.After > 20+10*entry.Count || entry.After > 15 && entry.After > 3*l.Excerpt.Entries/max(entry.Count, 1)
 }
 
 // sameAddress are the mentions that mean the same place as an unreached one.
@@ -454,7 +458,7 @@ var targetUnreachable = &Rule{
 			} else if pods := troubled(e); len(pods) > 0 && logs != nil {
 				mentions := mentionsOf(pods[0], e.Subject(), maps)
 				var lookups lookedUp
-				calls, lookups = loggedCalls(dir, logs, e.Subject(), pods, mentions, nil)
+				calls, lookups = loggedCalls(facts, dir, logs, e.Subject(), pods, mentions, nil)
 				calls = append(calls, configuredCalls(facts, dir, logs, e.Subject(), pods, mentions, calls, lookups)...)
 			}
 			for _, u := range calls {

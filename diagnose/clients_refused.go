@@ -12,7 +12,7 @@ import (
 // refusals are what a server answers to a client whom it won't serve: the
 // connection stands, so that the pods of both look healthy.
 var refusals = []string{
-	"db-credentials", "amqp-refused", "db-access-denied", "db-unknown", "db-connections", "db-read-only", "schema-missing", "kube-forbidden",
+	"db-credentials", "amqp-refused", "db-access-denied", "db-unknown", "db-connections", "db-read-only", "schema-missing", "kube-forbidden", "store-memory-full",
 }
 
 // clientsRefused: a workload that looks healthy says, again and again and to

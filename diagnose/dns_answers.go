@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -127,7 +128,7 @@ var corefileHidesName = &Rule{
 		return []Suspect{s}
 	},
 	Tests: []Test{{
-		Asks: "Does the Corefile answer for {names}, of Services that are there, otherwise than by the Services?", Needs: []probes.Any{probes.ConfigMaps},
+		Asks: "Does the Corefile answer for {names}, of Services that are there, otherwise than by the Services?", Needs: []probes.Any{probes.ConfigMaps, probes.Workloads},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			maps, err := probes.ConfigMaps.Of(facts)
 			if err != nil {
@@ -137,9 +138,13 @@ var corefileHidesName = &Rule{
 			if m == nil {
 				return Answered(false, Evidence{Says: "there is no " + short(s.Subjects[0])})
 			}
+			domain := cmp.Or(clusterDomain(facts, maps), "cluster.local")
 			for _, key := range sortedKeys(m.Data) {
+				if !strings.Contains(m.Data[key], ":53") {
+					continue // no Corefile
+				}
 				for _, svc := range s.Data.([]*corev1.Service) {
-					if line := hiding(m.Data[key], svc); line != "" {
+					if line := hiding(m.Data[key], domain, svc); line != "" {
 						return Answered(true, SawObject("configmaps", m.Namespace, m.Name, "key %s of ConfigMap %s says %q", key, m.Name, line),
 							SawObject("services", svc.Namespace, svc.Name, "Service %s/%s is there", svc.Namespace, svc.Name)).With("line", line)
 					}
@@ -151,18 +156,20 @@ var corefileHidesName = &Rule{
 }
 
 var (
-	kubernetesZone = regexp.MustCompile(`(?m)^\s*kubernetes\s+([a-z0-9.-]+)`)
-	ownNamespaces  = regexp.MustCompile(`(?m)^\s*namespaces\s+(.+)$`)
-	rcodes         = regexp.MustCompile(`(?i)rcode\s+(?:NXDOMAIN|SERVFAIL|REFUSED)`)
+	// kubernetesZones are the lines of the plug-in, with its zones.
+	kubernetesZones = regexp.MustCompile(`(?m)^[ \t]*kubernetes([ \t][^\n#]*)?$`)
+	dnsDomain       = regexp.MustCompile(`(?m)^\s*(?:dnsDomain|clusterDomain):\s*(\S+)`)
+	ownNamespaces   = regexp.MustCompile(`(?m)^\s*namespaces\s+(.+)$`)
+	rcodes          = regexp.MustCompile(`(?i)rcode\s+(?:NXDOMAIN|SERVFAIL|REFUSED)`)
 )
 
 // hiding is the line of a Corefile that keeps a Service's name from being
 // answered; empty if none does.
 // Sources: coredns.io/plugins: template, rewrite, hosts, kubernetes.
-func hiding(corefile string, svc *corev1.Service) string {
-	domain := "cluster.local"
-	if m := kubernetesZone.FindStringSubmatch(corefile); m != nil {
-		domain = strings.TrimSuffix(m[1], ".")
+func hiding(corefile, domain string, svc *corev1.Service) string {
+	domain, line := servedDomain(corefile, domain)
+	if domain == "" {
+		return line
 	}
 	fqdn := fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, domain)
 	lines := strings.Split(corefile, "\n")
@@ -197,6 +204,63 @@ func hiding(corefile string, svc *corev1.Service) string {
 			zone, _, _ := strings.Cut(words[0], ":")
 			if strings.HasSuffix(line, "{") && raw == strings.TrimLeft(raw, " \t") && zone != "." && zone != domain && zonesHold([]string{zone}, fqdn) && !strings.Contains(block, "kubernetes ") {
 				return line
+			}
+		}
+	}
+	return ""
+}
+
+// servedDomain is the cluster's domain, if the Corefile serves it, or if none
+// is known the first that it serves. Else it is empty, and line says what the
+// Corefile serves instead.
+func servedDomain(corefile, domain string) (served, line string) {
+	lines := kubernetesZones.FindAllStringSubmatch(corefile, -1)
+	if len(lines) == 0 {
+		if strings.Contains(corefile, "{") && !strings.Contains(corefile, "import ") {
+			return "", "no kubernetes plug-in"
+		}
+		return cmp.Or(domain, "cluster.local"), ""
+	}
+	first := ""
+	for _, m := range lines {
+		zones := strings.Fields(strings.TrimSuffix(strings.TrimSpace(m[1]), "{"))
+		for _, z := range zones {
+			z = strings.TrimSuffix(z, ".")
+			if z == domain {
+				return domain, ""
+			}
+			first = cmp.Or(first, z)
+		}
+		if len(zones) == 0 {
+			return cmp.Or(domain, "cluster.local"), "" // it serves its block's zones
+		}
+	}
+	if domain == "" || strings.HasSuffix(domain, "."+first) {
+		return cmp.Or(domain, first), ""
+	}
+	return "", strings.TrimSpace(lines[0][0])
+}
+
+// clusterDomain is the domain that pods look Services up in: what kubeadm was
+// told, else what the settings of workloads write out, else the one that all
+// installers give. Sources: kubeadm ClusterConfiguration networking.dnsDomain.
+func clusterDomain(facts *probes.Facts, maps *probes.List[corev1.ConfigMap]) string {
+	if m := maps.Get("kube-system", "kubeadm-config"); m != nil {
+		if found := dnsDomain.FindStringSubmatch(m.Data["ClusterConfiguration"]); found != nil {
+			return strings.Trim(found[1], `"'`)
+		}
+	}
+	if m := maps.Get("kube-system", "kubelet-config"); m != nil {
+		if found := dnsDomain.FindStringSubmatch(m.Data["kubelet"]); found != nil {
+			return strings.Trim(found[1], `"'`)
+		}
+	}
+	if workloads, err := probes.Workloads.Of(facts); err == nil {
+		for _, owner := range workloads.All() {
+			for _, m := range mentionsOf(workloads.Pods(owner)[0], owner, maps) {
+				if _, domain, ok := strings.Cut(m.host, ".svc."); ok && !m.file {
+					return strings.TrimSuffix(domain, ".")
+				}
 			}
 		}
 	}
@@ -238,7 +302,7 @@ func templateMatches(block, fqdn string) bool {
 		}
 		any = true
 		for _, expr := range words[1:] {
-			if re, err := regexp.Compile(expr); err == nil && re.MatchString(fqdn+".") {
+			if re, err := regexp.Compile(strings.Trim(expr, `"`)); err == nil && re.MatchString(fqdn+".") {
 				return true
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -232,6 +233,9 @@ var dnsAddressWrong = &Rule{
 			}
 			says := SawObject(set.resource, s.Subjects[0].Namespace, s.Subjects[0].Name, "%s %s sets %s to %s", s.Subjects[0].Kind, s.Subjects[0].Name, set.field, strings.Join(set.servers, ", "))
 			for _, ip := range set.servers {
+				if a, err := netip.ParseAddr(ip); err == nil && !a.IsPrivate() && s.Subjects[0].Kind == "Pod" {
+					return Answered(false, says, Evidence{Says: ip + " is a public address, where a nameserver may well answer: that it does not know the cluster's names is another fault"})
+				}
 				owned := slices.ContainsFunc(services.All(), func(svc *corev1.Service) bool {
 					return slices.Contains(svc.Spec.ClusterIPs, ip) || svc.Spec.ClusterIP == ip
 				})

@@ -98,6 +98,9 @@ var livenessTooEarly = &Rule{
 					return Answered(false) // it listens elsewhere
 				}
 			}
+			if _, declared := listedPorts(h.container); declared > 0 && number != 0 && !hasPort(h.container, number) && refused.MatchString(h.message) {
+				return Answered(false) // of a port that it does not have
+			}
 			a := Answered(true, h.spec("its log names no error before it is killed"))
 			if took != "" {
 				return a.With("hint", fmt.Sprintf(" Its log says that it takes %s to start.", took))

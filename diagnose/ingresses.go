@@ -242,7 +242,7 @@ var ingressSecretMissing = ofIngresses("ingress-tls-secret-missing", "does Ingre
 
 var serviceRules = []*Rule{
 	clientsFailing, clientsRefused, serviceWithoutEndpoints, servicePortDead, serviceLeadsElsewhere, ingressWithoutBackend, targetUnreachable,
-	selectorMatchesNothing, noPodsAsked, selectorMatchesOthers, targetPortWrong, protocolWrong, servicePortWrong,
+	selectorMatchesNothing, noPodsAsked, selectorMatchesOthers, targetPortWrong, listensElsewhere, protocolWrong, servicePortWrong,
 	clientPortWrong, clientHostWrong, clientSchemeWrong, serviceMissing, externalNameWrong,
 	backendNotReady, blockedByPolicy, backendHidden, governingServiceMissing,
 	ingressServiceWrong, ingressPortWrong, ingressClassMissing, ingressSecretMissing,

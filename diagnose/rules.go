@@ -67,6 +67,7 @@ func Rules() []*Rule {
 		nodeFaultRules,
 		componentRules,
 		apiServiceRules,
+		flagRules,
 		podNetworkRules,
 	)
 }

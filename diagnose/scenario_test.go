@@ -321,7 +321,7 @@ func withheld(t *testing.T, full, d *diagnose.Diagnosis, doc string) {
 // healthy: nobody captures them all, so that one more without is no gap.
 func quiet(full *diagnose.Diagnosis, doc string) bool {
 	return slices.ContainsFunc(full.Symptoms, func(s diagnose.Symptom) bool {
-		return slices.Contains([]string{"clients-failing", "aws-calls-refused", "mesh-calls-denied"}, s.Rule) && slices.ContainsFunc(append(s.Examples, s.Subject), func(r diagnose.Ref) bool {
+		return slices.Contains([]string{"clients-failing", "clients-refused", "aws-calls-refused", "mesh-calls-denied"}, s.Rule) && slices.ContainsFunc(append(s.Examples, s.Subject), func(r diagnose.Ref) bool {
 			return r.Kind == "Pod" && strings.HasPrefix(doc, "logs/"+r.Namespace+"/"+r.Name+"/")
 		})
 	})

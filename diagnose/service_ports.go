@@ -210,18 +210,22 @@ type listener struct {
 func listening(facts *probes.Facts, p *corev1.Pod) []listener {
 	var list []listener
 	for _, probe := range []*probes.Probe[*probes.LogSet]{probes.Logs, probes.AppLogs} {
-		logs, err := probe.Of(facts)
-		if err != nil {
+		if logs, err := probe.Of(facts); err == nil {
+			list = append(list, listeningBy(logs, p)...)
+		}
+	}
+	return list
+}
+
+func listeningBy(logs *probes.LogSet, p *corev1.Pod) []listener {
+	var list []listener
+	for _, l := range logs.Of(p.Namespace, p.Name) {
+		if l.Excerpt == nil {
 			continue
 		}
-		for _, l := range logs.Of(p.Namespace, p.Name) {
-			if l.Excerpt == nil {
-				continue
-			}
-			for _, m := range l.Excerpt.Milestones {
-				if m.Meaning == "listening" && m.Captures["port"] != "" {
-					list = append(list, listener{m.Captures["port"], Evidence{Says: fmt.Sprintf("log of %s/%s: %q", p.Name, l.Container, m.Text), Document: l.Document()}})
-				}
+		for _, m := range l.Excerpt.Milestones {
+			if m.Meaning == "listening" && m.Captures["port"] != "" {
+				list = append(list, listener{m.Captures["port"], Evidence{Says: fmt.Sprintf("log of %s/%s: %q", p.Name, l.Container, m.Text), Document: l.Document()}})
 			}
 		}
 	}

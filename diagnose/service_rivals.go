@@ -15,7 +15,7 @@ import (
 // backendNotReady: what is called has pods, and none of them is ready. Why is
 // for the rules about those pods to say: their causes are causes of this too.
 var backendNotReady = &Rule{
-	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable, serviceWithoutEndpoints}, Intermediate: true, Relay: true,
+	ID: "backend-not-ready", Explains: []*Rule{targetUnreachable, serviceWithoutEndpoints, nameLookupsFail}, Intermediate: true, Relay: true,
 	Needs: append(serviceFacts, templates...),
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		dir, err := callDirectory(facts)
@@ -32,7 +32,15 @@ var backendNotReady = &Rule{
 				}
 				continue
 			}
-			u := e.Data.(*unreached)
+			u, ok := e.Data.(*unreached)
+			if !ok {
+				for _, pods := range hiddenBackends(dir, e) {
+					if owner := workloads.Of(pods[0]); owner != e.Subject() {
+						hurt[owner], behind[owner] = appendOnce(hurt[owner], e), pods
+					}
+				}
+				continue
+			}
 			t := u.target
 			pods := t.Pods
 			if s := serviceOfCall(dir, u); s != nil {
@@ -67,6 +75,30 @@ var backendNotReady = &Rule{
 			return Answered(true, evidence...)
 		},
 	}},
+}
+
+// hiddenBackends are the pods of headless Services that a workload looks up
+// in vain because none of them is ready: DNS gives the addresses of ready ones
+// only.
+func hiddenBackends(dir *probes.Directory, e *Finding) (list [][]*corev1.Pod) {
+	t, ok := e.Data.(*lookupTrouble)
+	if !ok {
+		return nil
+	}
+	for _, host := range t.hosts {
+		target := dir.Lookup(e.Subject().Namespace, host, "")
+		if target.Kind != probes.TargetService || target.Missing {
+			continue
+		}
+		s := dir.Services.Get(target.Ref.Namespace, target.Ref.Name)
+		if s == nil || !headless(s) || s.Spec.PublishNotReadyAddresses {
+			continue
+		}
+		if pods := dir.Behind(s); len(pods) > 0 && !slices.ContainsFunc(pods, probes.Ready) {
+			list = append(list, pods)
+		}
+	}
+	return list
 }
 
 // blockedByPolicy: NetworkPolicies stop what a client sends to a backend.

@@ -103,6 +103,7 @@ var servicePortDead = &Rule{
 			return nil
 		}
 		used := users(facts, dir)
+		called := calledPorts(facts, dir)
 		var found []Suspect
 		for _, s := range dir.Services.All() {
 			ref := Ref{Kind: "Service", Namespace: s.Namespace, Name: s.Name}
@@ -111,7 +112,7 @@ var servicePortDead = &Rule{
 			}
 			for i := range s.Spec.Ports {
 				sp := &s.Spec.Ports[i]
-				if len(used[ref]) == 0 && (sp.TargetPort.StrVal == "" || elsewhereServed(dir, s, dir.Behind(s))) {
+				if len(used[ref]) == 0 && (sp.TargetPort.StrVal == "" || elsewhereServed(dir, s, dir.Behind(s))) || len(s.Spec.Ports) > 1 && !called[ref][sp.Port] {
 					continue
 				}
 				if headless(s) && sp.TargetPort.StrVal == "" {

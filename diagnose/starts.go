@@ -227,6 +227,6 @@ var securityProfileMissing = &Rule{
 }
 
 var startRules = []*Rule{
-	containerNotCreated, runAsNonRootConflict, containerUserUnknown, commandNotFound, workingDirMissing, mountConflict,
+	containerNotCreated, runAsNonRootConflict, containerUserUnknown, commandNotFound, initWaitsForEver, workingDirMissing, mountConflict,
 	postStartHookFailed, securityProfileMissing,
 }

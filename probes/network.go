@@ -102,6 +102,10 @@ func clusterKnown(known *Facts) network.Known[network.Cluster] {
 // antrea.io (antrea-agent), kube-router.io, sigs.k8s.io/kube-network-policies.
 var enforcers = []string{"calico-node", "canal", "cilium", "antrea-agent", "kube-router", "kube-network-policies"}
 
+// kindnetEnforces is the day's tag from which kindnetd enforces NetworkPolicies
+// (kubernetes-sigs/kind release v0.24.0).
+const kindnetEnforces = "v20240813"
+
 // cniSettings says, from the DaemonSets or else from their pods, whether
 // something enforces NetworkPolicies and whether Security Groups for Pods run
 // in standard mode. The VPC CNI enforces policies if its node agent runs with
@@ -143,6 +147,11 @@ func cniSettings(known *Facts) (enforced, standard network.Truth, err error) {
 	}
 	for _, name := range enforcers {
 		if _, ok := agents[name]; ok {
+			enforced = network.Yes
+		}
+	}
+	for _, c := range agents["kindnet"].Containers {
+		if _, tag, ok := strings.Cut(c.Image, "kindnetd:v"); ok && "v"+tag >= kindnetEnforces {
 			enforced = network.Yes
 		}
 	}

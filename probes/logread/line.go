@@ -177,6 +177,9 @@ func leadingTime(s string) (time.Time, string) {
 	if at, after, ok := redisTime(s); ok {
 		return at, after
 	}
+	if at, after, ok := boostTime(s); ok {
+		return at, after
+	}
 	if len(rest) < 19 || !digits(rest[:4]) || (rest[4] != '-' && rest[4] != '/') || rest[13] != ':' {
 		return time.Time{}, s
 	}
@@ -219,6 +222,26 @@ func redisTime(s string) (time.Time, string, bool) {
 	}
 	mark := map[string]string{"#": "[warning] ", "*": "[notice] ", "-": "[info] ", ".": "[debug] "}[parts[5]]
 	return at, mark + parts[6], true
+}
+
+// boostTime: [2026-May-12 03:11:04.512345] <info>: message, of C++ programs.
+// Source: boostorg/log, the default format of TimeStamp attributes.
+func boostTime(s string) (time.Time, string, bool) {
+	rest := strings.TrimPrefix(s, "[")
+	if len(rest) < 20 || rest[4] != '-' || rest[8] != '-' || rest[11] != ' ' || !digits(rest[:4]) {
+		return time.Time{}, s, false
+	}
+	end := strings.IndexFunc(rest[20:], func(r rune) bool { return r != '.' && (r < '0' || r > '9') }) + 20
+	if end < 20 {
+		end = len(rest)
+	}
+	at, err := time.Parse("2006-Jan-02 15:04:05", strings.TrimSuffix(rest[:20], "."))
+	if err != nil {
+		if at, err = time.Parse("2006-Jan-02 15:04:05.999999", rest[:end]); err != nil {
+			return time.Time{}, s, false
+		}
+	}
+	return at, rest[end:], true
 }
 
 // leadingLevel finds the level among the first words. In lower case a word
