@@ -161,6 +161,10 @@ func containerMentions(p *corev1.Pod, c *corev1.Container, owner Ref, maps *prob
 	return list
 }
 
+// aTime is what the date and the hour of a time look like before its minutes:
+// Go's TLS says "current time 2026-05-01T00:00:00Z is after …".
+var aTime = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}t\d{2}$`)
+
 // textMentions are the addresses in a text. What only looks like one (a time,
 // an image's tag) doesn't matter: it is looked up before it is believed.
 func textMentions(text string, holder Ref, where string, seen Evidence) []mention {
@@ -170,7 +174,9 @@ func textMentions(text string, holder Ref, where string, seen Evidence) []mentio
 		if m == nil {
 			break
 		}
-		list = append(list, mention{host: strings.ToLower(rest[m[2]:m[3]]), port: rest[m[4]:m[5]], holder: holder, where: where, value: clean(text), seen: seen})
+		if host := strings.ToLower(rest[m[2]:m[3]]); !aTime.MatchString(host) {
+			list = append(list, mention{host: host, port: rest[m[4]:m[5]], holder: holder, where: where, value: clean(text), seen: seen})
+		}
 		rest = rest[m[5]:]
 	}
 	for _, m := range hostURLs.FindAllStringSubmatch(text, -1) {

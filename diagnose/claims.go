@@ -264,6 +264,9 @@ var provisionerMissing = relay(claimRule("provisioner-missing", "does nothing in
 		if c.static() {
 			return Answered(false, c.saw("claim %s has no class with a provisioner", c.claim.Name))
 		}
+		if c.claim.Status.Phase == corev1.ClaimLost {
+			return Answered(false, c.saw("claim %s had a volume, which is gone: nobody makes it a second one", c.claim.Name))
+		}
 		name := migrated(c.class.Provisioner)
 		s.Vars["provisioner"] = c.class.Provisioner
 		if events, err := probes.Events.Of(facts); err == nil {

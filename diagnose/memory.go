@@ -240,6 +240,25 @@ var (
 	overOwn     = regexp.MustCompile(`(?i)(?P<why>Pod ephemeral local storage usage exceeds the total limit of containers (?P<limit>\S+?)\.?\s*$|Container (?P<container>\S+) exceeded its local ephemeral storage limit "(?P<limit2>[^"]+)"|Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit "(?P<limit3>[^"]+)")`)
 )
 
+// shortBy is how much the node was short of.
+var shortBy = regexp.MustCompile(`low on resource: ephemeral-storage\. Threshold quantity: (\S+?), available: (\S+?)\.`)
+
+// bystander reports whether a container that was evicted for the node's disk
+// used too little of it to have filled it: all of it would not have sufficed.
+func bystander(message string, used resource.Quantity) bool {
+	m := shortBy.FindStringSubmatch(message)
+	if m == nil {
+		return false
+	}
+	threshold, err := resource.ParseQuantity(m[1])
+	available, err2 := resource.ParseQuantity(m[2])
+	if err != nil || err2 != nil {
+		return false
+	}
+	threshold.Sub(available)
+	return used.Cmp(threshold) < 0
+}
+
 // localStorageLimitExceeded: a pod is evicted for its own limit of local disk.
 var localStorageLimitExceeded = &Rule{
 	ID:       "local-storage-limit-exceeded",
@@ -295,6 +314,9 @@ var diskOfNodeUsedUp = &Rule{
 					continue
 				}
 				q, err := resource.ParseQuantity(m[2])
+				if err == nil && bystander(p.Status.Message, q) {
+					continue
+				}
 				if err == nil && (most[p.Spec.NodeName].pod == nil || q.Cmp(most[p.Spec.NodeName].used) > 0) {
 					most[p.Spec.NodeName] = use{e, p, m[1], q}
 				}

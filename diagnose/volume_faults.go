@@ -103,6 +103,47 @@ var volumeFileSystemWrong = &Rule{
 	}},
 }
 
+// volumeNotThere recognises that the storage does not know a volume: by CSI's
+// rules NOT_FOUND is said of the volume, not of the node.
+// Source: container-storage-interface/spec spec.md (ControllerPublishVolume,
+// NodeStageVolume Errors).
+var volumeNotThere = []*regexp.Regexp{
+	regexp.MustCompile(`(?:AttachVolume\.Attach|MountVolume\.\w+) failed for volume "[^"]+" : rpc error: code = NotFound desc = (?P<why>(?i:[^\n]*\b(?:volume|disk|share|image|lun)\b[^\n]*))`),
+	regexp.MustCompile(`AttachVolume\.Attach failed for volume "[^"]+" : (?P<why>[^\n]*InvalidVolume\.NotFound[^\n]*)`),
+}
+
+// volumeGone: a PersistentVolume stands for a volume that the storage does not
+// have any more, or never had under that handle.
+var volumeGone = &Rule{
+	ID:       "volume-behind-claim-gone",
+	Explains: []*Rule{volumeNotMounted},
+	Needs:    []probes.Any{probes.Events, probes.Pods, probes.Claims, probes.Volumes},
+	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
+		var list []Suspect
+		for _, f := range volumeFailures(facts, effects, volumeNotThere) {
+			s := f.suspect
+			if len(f.named) > 0 {
+				s.Subjects = append(f.named[:1:1], s.Subjects...)
+			}
+			s.Vars["object"] = short(s.Subjects[0])
+			list = append(list, s)
+		}
+		return joined(list)
+	},
+	Tests: []Test{{
+		Asks: "does the storage say that it has no such volume as {object} names?", Needs: []probes.Any{probes.Volumes},
+		Run: func(facts *probes.Facts, s Suspect) Answer {
+			evidence := []Evidence{s.Data.(Evidence)}
+			if volumes, err := probes.Volumes.Of(facts); err == nil {
+				if v := volumes.Get("", s.Subjects[0].Name); v != nil && v.Spec.CSI != nil {
+					evidence = append(evidence, SawObject("persistentvolumes", "", v.Name, "PersistentVolume %s has csi.driver %s and csi.volumeHandle %s", v.Name, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle))
+				}
+			}
+			return Answered(true, evidence...)
+		},
+	}},
+}
+
 // classRefused recognises that a driver refuses what a StorageClass asks for:
 // by CSI's rules INVALID_ARGUMENT is a fault of the request, not of the storage.
 // Source: container-storage-interface/spec spec.md (CreateVolume Errors).
@@ -242,4 +283,4 @@ next:
 	return out
 }
 
-var volumeFaultRules = []*Rule{volumeSecretMissing, volumeFileSystemWrong, classParametersRefused}
+var volumeFaultRules = []*Rule{volumeSecretMissing, volumeFileSystemWrong, volumeGone, classParametersRefused}
