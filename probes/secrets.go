@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,11 +89,29 @@ func slimSecret(raw json.RawMessage) json.RawMessage {
 			slim.Registries = hosts
 		}
 	}
+	if slim.Type == HelmReleaseType && slim.Release == nil {
+		slim.Release = labelledRelease(&slim.ObjectMeta)
+	}
 	out, err := json.Marshal(slim)
 	if err != nil {
 		return nil
 	}
 	return out
+}
+
+// labelledRelease is what the labels of a release's Secret say of it, where
+// its content was taken out; nil where they are not Helm's.
+// Source: helm.sh/helm pkg/storage/driver/secrets.go (newSecretsObject).
+func labelledRelease(m *metav1.ObjectMeta) *Release {
+	revision, err := strconv.Atoi(m.Labels["version"])
+	if err != nil || m.Labels["owner"] != "helm" || m.Labels["name"] == "" {
+		return nil
+	}
+	r := &Release{Name: m.Labels["name"], Namespace: m.Namespace, Revision: revision, Status: m.Labels["status"], LastDeployed: m.CreationTimestamp.Time}
+	if at, err := strconv.ParseInt(m.Labels["modifiedAt"], 10, 64); err == nil && at > m.CreationTimestamp.Unix() {
+		r.LastDeployed = time.Unix(at, 0).UTC()
+	}
+	return r
 }
 
 // registriesOf are the registry hosts that an image pull secret has
