@@ -139,6 +139,9 @@ func suspectGroups(facts *probes.Facts, effects []*Finding) []Suspect {
 	for _, e := range effects {
 		t := e.Data.(*lookupTrouble)
 		for _, p := range slices.Concat(t.pods, t.unread) {
+			if hasBranch(p) {
+				continue // its own groups decide, not the node's
+			}
 			if o := from(p); o != nil && !slices.Contains(hurt[o], e) {
 				hurt[o] = append(hurt[o], e)
 			}

@@ -344,4 +344,4 @@ var volumeServerRefuses = &Rule{
 		regexp.MustCompile(`(?s)for volume "(?P<volume>[^"]+)".*?(?P<why>bad option; for several filesystems \(e\.g\. nfs, cifs\) you might need a /sbin/mount\.<type> helper program)`))},
 }
 
-var mountRules = slices.Concat(volumeFaultRules, []*Rule{volumeNotMounted, sandboxNotCreated, hostPathMissing, csiDriverMissing, volumeInUse, volumeNotDetached, volumeServerRefuses})
+var mountRules = slices.Concat(volumeFaultRules, []*Rule{volumeNotMounted, sandboxNotCreated, hostPathMissing, csiDriverMissing, volumeInUse, volumeNotDetached, volumeSlotsGone, volumeServerRefuses})

@@ -332,7 +332,7 @@ var cniRefused = regexp.MustCompile(`MissingIAMPermissions|UnauthorizedOperation
 var assumedRole = regexp.MustCompile(`assumed-role/([\w+=,.@-]+)/`)
 
 // cniNotPermitted: AWS refuses the calls of the VPC CNI that get addresses.
-var cniNotPermitted = sandboxRule("network-plugin-not-permitted", "does AWS refuse the calls of pod {cni} that get addresses?", []probes.Any{probes.VPCCNILogs, probes.ServiceAccounts, claims, classes, pools, knownInstances, knownNodeGroups, probes.Roles},
+var cniNotPermitted = withRefusedCalls(sandboxRule("network-plugin-not-permitted", "does AWS refuse the calls of pod {cni} that get addresses?", []probes.Any{probes.VPCCNILogs, probes.ServiceAccounts, claims, classes, pools, knownInstances, knownNodeGroups, probes.Roles},
 	sandboxReason, noAddressForPod, func(facts *probes.Facts, c sandboxCase) ([]Ref, map[string]string) {
 		word, heard, _ := cniSays(facts, c, cniRefused)
 		if !heard || lacksInjection(facts, c.cni) {
@@ -349,7 +349,31 @@ var cniNotPermitted = sandboxRule("network-plugin-not-permitted", "does AWS refu
 	}, func(facts *probes.Facts, c sandboxCase) Answer {
 		word, _, _ := cniSays(facts, c, cniRefused)
 		return Answered(true, word)
-	})
+	}))
+
+// withRefusedCalls lets a rule about the VPC CNI explain, too, that AWS refuses
+// the plug-in's calls: the same refusal, seen from its log.
+func withRefusedCalls(r *Rule) *Rule {
+	find := r.Suspects
+	r.Explains = append(r.Explains, awsCallsRefused)
+	r.Suspects = func(facts *probes.Facts, effects []*Finding) []Suspect {
+		var refused, others []*Finding
+		for _, e := range effects {
+			switch {
+			case e.Rule != awsCallsRefused:
+				others = append(others, e)
+			case e.Subjects[0] == awsNodeRef:
+				refused = append(refused, e)
+			}
+		}
+		found := find(facts, others)
+		for i := range found {
+			found[i].Effects = appendNew(found[i].Effects, refused...)
+		}
+		return found
+	}
+	return r
+}
 
 func annotatedRole(facts *probes.Facts, p *corev1.Pod) string {
 	accounts, err := probes.ServiceAccounts.Of(facts)

@@ -338,4 +338,4 @@ func answerable(facts *probes.Facts, h healthcheck) Answer {
 	return Answered(true, fromHops(a.Decisive(), 1)...)
 }
 
-var podGroupRules = []*Rule{branchNotMade, branchShutsOutKubelet, branchGroupsStale, strictBreaksAmbient, earlyDemux}
+var podGroupRules = []*Rule{dnsCutOffPodGroups, branchNotMade, branchShutsOutKubelet, branchGroupsStale, strictBreaksAmbient, earlyDemux}
