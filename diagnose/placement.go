@@ -276,7 +276,29 @@ func (x *placementIndex) decide(p *placement) {
 		p.byTaints(reachable, x.startupTaints())
 		return
 	}
+	if shut := shutPools(units, meant); len(shut) > 0 {
+		p.settle(byTaint, shut, scheduling.Taint)
+		return
+	}
 	p.byWhatIsLeft(meant, x.workloads.Pods(x.workloads.Of(p.pod)))
+}
+
+// shutPools are the NodePools whose own nodes are meant for the pod and full,
+// while the nodes that they would make now carry a taint that it does not
+// tolerate: the taint came later, and it, not the full nodes, keeps the pod out.
+func shutPools(units, meant []unit) []unit {
+	if slices.ContainsFunc(meant, func(u unit) bool { return u.pool != nil }) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(units), func(u unit) bool {
+		if u.pool == nil || len(u.fails(scheduling.Taint)) == 0 || len(u.fails(scheduling.Taint)) != len(u.fails()) {
+			return true
+		}
+		return !slices.ContainsFunc(meant, func(n unit) bool {
+			r, ok := single(n)
+			return ok && r == byNoRoom && n.node.Labels["karpenter.sh/nodepool"] == u.pool.Name
+		})
+	})
 }
 
 // suitable are the nodes and pools that anybody would expect to take the pod:
