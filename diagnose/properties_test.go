@@ -65,6 +65,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 }
 
 // TestNoiseDoesNotMatter adds healthy pods of other workloads to every node.
+// Their image is of a registry of its own: that one is used tells something.
 func TestNoiseDoesNotMatter(t *testing.T) {
 	eachScenario(t, func(t *testing.T, src *probes.Snapshot) {
 		now := src.Now().Add(-30 * 24 * 60 * 60 * 1e9).UTC().Format("2006-01-02T15:04:05Z")
@@ -83,7 +84,7 @@ func TestNoiseDoesNotMatter(t *testing.T) {
 			// Few enough not to fill a node.
 			for i := range 2 * len(nodes) {
 				objects = append(objects, json.RawMessage(fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"quiet-%d","namespace":"zz-noise","creationTimestamp":%q,"labels":{"app":"quiet"}},
-"spec":{"nodeName":%q,"restartPolicy":"Always","hostNetwork":true,"containers":[{"name":"quiet","image":"quiet:1"}]},
+"spec":{"nodeName":%q,"restartPolicy":"Always","hostNetwork":true,"containers":[{"name":"quiet","image":"registry.noise.example/quiet:1"}]},
 "status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":%q}],"containerStatuses":[{"name":"quiet","ready":true,"restartCount":0,"state":{"running":{"startedAt":%q}}}]}}`,
 					i, now, nodes[i%len(nodes)], now, now)))
 			}
