@@ -45,8 +45,9 @@ test-live: controlplane
 # A scan of a generated cluster beside a bare lister of the same kinds.
 NODES ?= 1000
 PODS ?= 10000
+CRASHING ?= 0
 bench: build controlplane
-	PPODOCTOR_CONTROLPLANE=$(CONTROLPLANE) go test -tags controlplane -timeout 60m -count 1 -run '^$$' -bench Scan -benchtime 1x -v ./probes/live -nodes $(NODES) -pods $(PODS)
+	PPODOCTOR_CONTROLPLANE=$(CONTROLPLANE) go test -tags controlplane -timeout 60m -count 1 -run '^$$' -bench Scan -benchtime 1x -v ./probes/live -nodes $(NODES) -pods $(PODS) -crashing $(CRASHING)
 
 # The path solver against the plain evaluator of the tests, a million questions.
 test-paths-million:
