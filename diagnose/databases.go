@@ -382,7 +382,8 @@ var schemaMissing = fromLog("database-schema-missing", "does the server lack a t
 // dataLocked: another process holds the lock.
 var dataLocked = fromLog("data-lock-held", "does another process hold the lock of the data?", ailing, nil, nil, "db-lock-held")
 
-var databaseRules = []*Rule{storeMemoryFull,
+var databaseRules = []*Rule{
+	storeMemoryFull,
 	databaseCredentialsWrong, databaseUnknown, databaseAccessDenied, databaseReadOnly, connectionsExhausted, databaseDataUnusable, schemaMissing, dataLocked,
 	serviceAccountDenied,
 }
