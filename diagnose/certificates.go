@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -48,7 +49,7 @@ func certificateRef(c *probes.Certificate) Ref {
 
 // certificateState says what is wrong with a certificate; "" if nothing is.
 func certificateState(c *probes.Certificate, now time.Time) (string, *time.Time) {
-	ready, issuing := condition(c.Status.Conditions, "Ready"), condition(c.Status.Conditions, "Issuing")
+	ready, issuing := meta.FindStatusCondition(c.Status.Conditions, "Ready"), meta.FindStatusCondition(c.Status.Conditions, "Issuing")
 	switch {
 	case c.DeletionTimestamp != nil:
 	case c.Status.NotAfter != nil && now.After(c.Status.NotAfter.Time):
@@ -161,7 +162,7 @@ func issuerNamespace(facts *probes.Facts, ref Ref) string {
 
 // issuerFault says why an issuer can't sign; nil if it can, or is young.
 func issuerFault(facts *probes.Facts, ref Ref, i *probes.Issuer) *objectFault {
-	ready := condition(i.Status.Conditions, "Ready")
+	ready := meta.FindStatusCondition(i.Status.Conditions, "Ready")
 	if ready != nil && ready.Status == metav1.ConditionTrue || facts.Source().Now().Sub(changedAt(i)) < 2*patience {
 		return nil
 	}
@@ -206,7 +207,7 @@ var issuerNotReady = &Rule{
 			for _, i := range list.All() {
 				ref := Ref{Kind: kind, Namespace: i.Namespace, Name: i.Name}
 				if f := issuerFault(facts, ref, i); f != nil && allDown(facts, "cert-manager-controller") == nil {
-					found = append(found, objectSymptom(ref, strings.ToLower(kind)+"s.cert-manager.io", conditionWords(condition(i.Status.Conditions, "Ready")), &objectTrouble{fault: f}))
+					found = append(found, objectSymptom(ref, strings.ToLower(kind)+"s.cert-manager.io", conditionWords(meta.FindStatusCondition(i.Status.Conditions, "Ready")), &objectTrouble{fault: f}))
 				}
 			}
 		}
@@ -255,7 +256,7 @@ func challengeFault(facts *probes.Facts, c *probes.Certificate, issuer Ref) *obj
 // requestFault says what the issuer answered to the newest request.
 func requestFault(facts *probes.Facts, c *probes.Certificate, saw Evidence) *objectFault {
 	var says string
-	if i := condition(c.Status.Conditions, "Issuing"); i != nil && i.Reason == "Failed" {
+	if i := meta.FindStatusCondition(c.Status.Conditions, "Issuing"); i != nil && i.Reason == "Failed" {
 		says = i.Message
 	}
 	if list, err := probes.CertificateRequests.Of(facts); err == nil && says == "" {

@@ -161,7 +161,7 @@ var identityAgentMissing = fromLog("pod-identity-agent-not-on-node", "does no Po
 		if sets, err := probes.DaemonSets.Of(facts); err == nil {
 			for _, d := range sets.All() {
 				if d.Name == identityAgent || d.Labels["app.kubernetes.io/name"] == identityAgent {
-					set = Ref{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+					set = daemonRef(d)
 					hint = SawObject("daemonsets.apps", d.Namespace, d.Name, "DaemonSet %s wants %d pods and has %d ready; its nodeSelector: %s", d.Name, d.Status.DesiredNumberScheduled, d.Status.NumberReady, orDefault(selectorText(d.Spec.Template.Spec.NodeSelector), "none"))
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -127,11 +128,11 @@ var fluxNotReady = &Rule{
 		for _, ref := range sortedRefs(all) {
 			o := all[ref]
 			says := o.says()
-			if says == "" || facts.Source().Now().Sub(condition(o.conditions, "Ready").LastTransitionTime.Time) < 2*patience {
+			if says == "" || facts.Source().Now().Sub(meta.FindStatusCondition(o.conditions, "Ready").LastTransitionTime.Time) < 2*patience {
 				continue
 			}
 			applied := ref.Kind == "Kustomization" || ref.Kind == "HelmRelease"
-			if applied && !slices.Contains(fluxWaits, condition(o.conditions, "Ready").Reason) {
+			if applied && !slices.Contains(fluxWaits, meta.FindStatusCondition(o.conditions, "Ready").Reason) {
 				continue // what was refused is for other rules
 			}
 			found = append(found, objectSymptom(ref, fluxResource(ref.Kind), says, &objectTrouble{fault: fluxFault(facts, all, read, o, nil)}))
@@ -217,7 +218,7 @@ var fluxKustomizationFailed = &Rule{
 		}
 		var found []Suspect
 		for _, k := range list.All() {
-			c := condition(k.Status.Conditions, "Ready")
+			c := meta.FindStatusCondition(k.Status.Conditions, "Ready")
 			if k.Spec.Suspend || c == nil || c.Status != v1.ConditionFalse || slices.Contains(fluxWaits, c.Reason) || c.Reason == "HealthCheckFailed" || helmWaited.MatchString(c.Message) {
 				continue
 			}

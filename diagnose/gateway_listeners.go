@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -58,7 +59,7 @@ var gatewayNotProgrammed = &Rule{
 // gatewayFault says what a Gateway lacks; "" if it is served, or if the older
 // rules about Istio's own class have it.
 func gatewayFault(facts *probes.Facts, g *probes.Gateway) (string, *objectFault) {
-	accepted, programmed := condition(g.Status.Conditions, "Accepted"), condition(g.Status.Conditions, "Programmed")
+	accepted, programmed := meta.FindStatusCondition(g.Status.Conditions, "Accepted"), meta.FindStatusCondition(g.Status.Conditions, "Programmed")
 	waits := accepted == nil || accepted.Status == metav1.ConditionUnknown
 	if classes, err := probes.GatewayClasses.Of(facts); err == nil && (waits || accepted.Status == metav1.ConditionFalse) {
 		if says, fault := classFault(facts, g, classes); says != "" {
@@ -67,7 +68,7 @@ func gatewayFault(facts *probes.Facts, g *probes.Gateway) (string, *objectFault)
 	}
 	for _, l := range g.Status.Listeners {
 		for _, kind := range []string{"ResolvedRefs", "Accepted", "Conflicted", "Programmed"} {
-			c := condition(l.Conditions, kind)
+			c := meta.FindStatusCondition(l.Conditions, kind)
 			bad := metav1.ConditionFalse
 			if kind == "Conflicted" {
 				bad = metav1.ConditionTrue
@@ -102,7 +103,7 @@ func classFault(facts *probes.Facts, g *probes.Gateway, classes *probes.List[pro
 			found: []Evidence{named, Saw("gatewayclasses.gateway.networking.k8s.io", nil, "the GatewayClasses are %s", listed(names))},
 		}
 	}
-	taken := condition(c.Status.Conditions, "Accepted")
+	taken := meta.FindStatusCondition(c.Status.Conditions, "Accepted")
 	if taken != nil && taken.Status == metav1.ConditionTrue && !facts.Source().Now().After(changedAt(g)) {
 		return "", nil
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -70,7 +71,7 @@ func (w *routeWalk) fault() (string, *objectFault) {
 		var taken, resolved *metav1.Condition
 		for _, s := range w.Status.Parents {
 			if s.ParentRef.Name == p.Name && cmp.Or(s.ParentRef.Namespace, w.Namespace) == ns && s.ParentRef.SectionName == p.SectionName && s.ParentRef.Port == p.Port {
-				taken, resolved = cmp.Or(taken, unmet(s.Conditions, "Accepted"), condition(s.Conditions, "Accepted")), cmp.Or(resolved, unmet(s.Conditions, "ResolvedRefs"))
+				taken, resolved = cmp.Or(taken, unmet(s.Conditions, "Accepted"), meta.FindStatusCondition(s.Conditions, "Accepted")), cmp.Or(resolved, unmet(s.Conditions, "ResolvedRefs"))
 			}
 		}
 		if taken != nil && taken.Status == metav1.ConditionTrue && resolved == nil {

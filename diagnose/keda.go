@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -26,7 +27,7 @@ var scaledObjectNotReady = &Rule{
 		}
 		var found []Suspect
 		for _, o := range list.All() {
-			c := condition(o.Status.Conditions, "Ready")
+			c := meta.FindStatusCondition(o.Status.Conditions, "Ready")
 			waited := facts.Source().Now().Sub(changedAt(o)) > 2*patience
 			if o.DeletionTimestamp != nil || !waited || c != nil && c.Status != metav1.ConditionFalse {
 				continue

@@ -55,7 +55,7 @@ var ambientProxyDown = &Rule{
 				if d == nil {
 					continue
 				}
-				r := Ref{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+				r := daemonRef(d)
 				if by[r] == nil {
 					by[r] = &Suspect{Subjects: []Ref{r}, Vars: map[string]string{"nodes": p.Spec.NodeName, "client": short(u.client)}}
 				}

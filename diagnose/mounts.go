@@ -94,7 +94,7 @@ var csiDriverMissing = &Rule{
 			s.Vars["driver"] = driver
 			for _, d := range sets.All() {
 				if servesDriver(&d.Spec.Template.Spec, driver) || toldDriver(&d.Spec.Template.Spec, driver) {
-					subject = Ref{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+					subject = daemonRef(d)
 				}
 			}
 			s.Subjects = []Ref{subject}

@@ -19,10 +19,11 @@ var (
 	knownAddons     = whereCaptured(probes.Addons)
 )
 
-func whereCaptured[T any](p *probes.Probe[*probes.AWSList[T]]) *probes.Probe[*probes.AWSList[T]] {
-	return &probes.Probe[*probes.AWSList[T]]{
+// whereCaptured is the list, or nil where it was not captured.
+func whereCaptured[List any](p *probes.Probe[*List]) *probes.Probe[*List] {
+	return &probes.Probe[*List]{
 		Name: p.Name, About: p.About, Reads: p.Reads,
-		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.AWSList[T], error) {
+		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*List, error) {
 			list, err := p.Ask(ctx, known)
 			var gap *probes.Gap
 			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured {

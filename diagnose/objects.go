@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -77,19 +78,8 @@ func ofObject(id, asks string, explains ...*Rule) *Rule {
 
 // unmet is the condition of that type if it is not True, or nil.
 func unmet(list []metav1.Condition, kind string) *metav1.Condition {
-	for i, c := range list {
-		if c.Type == kind && c.Status != metav1.ConditionTrue {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
-func condition(list []metav1.Condition, kind string) *metav1.Condition {
-	for i, c := range list {
-		if c.Type == kind {
-			return &list[i]
-		}
+	if c := meta.FindStatusCondition(list, kind); c != nil && c.Status != metav1.ConditionTrue {
+		return c
 	}
 	return nil
 }
@@ -130,7 +120,7 @@ func programsOf(facts *probes.Facts, parts ...string) []program {
 	var list []program
 	has := func(t corev1.PodTemplateSpec) bool {
 		return slices.ContainsFunc(t.Spec.Containers, func(c corev1.Container) bool {
-			return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(repositoryOf(c.Image), part) })
+			return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(probes.Repository(c.Image), part) })
 		})
 	}
 	if deployments, err := probes.Deployments.Of(facts); err == nil {
@@ -159,15 +149,6 @@ func programsOf(facts *probes.Facts, parts ...string) []program {
 
 func daemonRef(d *appsv1.DaemonSet) Ref {
 	return Ref{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
-}
-
-// repositoryOf is an image without its tag and digest.
-func repositoryOf(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
-		return image[:i]
-	}
-	return image
 }
 
 // allDown is the program that does not run at all, if none of its kind does.

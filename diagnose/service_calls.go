@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,19 +23,9 @@ func calledPorts(facts *probes.Facts, dir *probes.Directory) map[Ref]map[int32]b
 			}
 		}
 	}
-	if workloads, err := probes.Workloads.Of(facts); err == nil {
-		configMaps, _ := probes.ConfigMaps.Of(facts)
-		for _, owner := range workloads.All() {
-			pods := workloads.Pods(owner)
-			if probes.Finished(pods[0]) {
-				continue
-			}
-			for _, m := range mentionsOf(pods[0], owner, configMaps) {
-				t := dir.Lookup(owner.Namespace, m.host, m.port)
-				if s := dir.Services.Get(t.Ref.Namespace, t.Ref.Name); t.Kind == probes.TargetService && s != nil && !slices.Contains(t.Pods, pods[0]) {
-					add(s, func(sp *corev1.ServicePort) bool { return m.port == "" || m.port == fmt.Sprint(sp.Port) })
-				}
-			}
+	for t, m := range mentionedServices(facts, dir) {
+		if s := dir.Services.Get(t.Ref.Namespace, t.Ref.Name); s != nil {
+			add(s, func(sp *corev1.ServicePort) bool { return m.port == "" || m.port == fmt.Sprint(sp.Port) })
 		}
 	}
 	if list, err := probes.Ingresses.Of(facts); err == nil {

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -19,16 +20,14 @@ type serviceUse struct {
 	users   []Evidence
 }
 
-// users are what names a Service: the configuration of workloads and Ingresses.
-func users(facts *probes.Facts, dir *probes.Directory) map[Ref][]Evidence {
-	used := map[Ref][]Evidence{}
-	add := func(r Ref, e Evidence) {
-		if len(used[r]) < maxExamples {
-			used[r] = append(used[r], e)
+// mentionedServices are the Services that the configuration of workloads names,
+// each with where; a workload that names its own Service is none of its users.
+func mentionedServices(facts *probes.Facts, dir *probes.Directory) iter.Seq2[probes.Target, mention] {
+	return func(yield func(probes.Target, mention) bool) {
+		workloads, err := probes.Workloads.Of(facts)
+		if err != nil {
+			return
 		}
-	}
-	workloads, err := probes.Workloads.Of(facts)
-	if err == nil {
 		configMaps, _ := probes.ConfigMaps.Of(facts)
 		for _, owner := range workloads.All() {
 			pods := workloads.Pods(owner)
@@ -37,11 +36,24 @@ func users(facts *probes.Facts, dir *probes.Directory) map[Ref][]Evidence {
 			}
 			for _, m := range mentionsOf(pods[0], owner, configMaps) {
 				t := dir.Lookup(owner.Namespace, m.host, m.port)
-				if t.Kind == probes.TargetService && !t.Missing && !slices.Contains(t.Pods, pods[0]) {
-					add(t.Ref, m.seen)
+				if t.Kind == probes.TargetService && !t.Missing && !slices.Contains(t.Pods, pods[0]) && !yield(t, m) {
+					return
 				}
 			}
 		}
+	}
+}
+
+// users are what names a Service: the configuration of workloads and Ingresses.
+func users(facts *probes.Facts, dir *probes.Directory) map[Ref][]Evidence {
+	used := map[Ref][]Evidence{}
+	add := func(r Ref, e Evidence) {
+		if len(used[r]) < maxExamples {
+			used[r] = append(used[r], e)
+		}
+	}
+	for t, m := range mentionedServices(facts, dir) {
+		add(t.Ref, m.seen)
 	}
 	if list, err := probes.Ingresses.Of(facts); err == nil {
 		for _, in := range list.All() {

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -26,17 +25,7 @@ const gatePrefix = "target-health.elbv2.k8s.aws/"
 var (
 	knownGroups     = whereCaptured(probes.SecurityGroups)
 	knownInterfaces = whereCaptured(probes.NetworkInterfaces)
-	knownBindings   = &probes.Probe[*probes.List[probes.TargetGroupBinding]]{
-		Name: probes.TargetGroupBindings.Name, About: probes.TargetGroupBindings.About, Reads: probes.TargetGroupBindings.Reads, After: probes.TargetGroupBindings.After,
-		Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*probes.List[probes.TargetGroupBinding], error) {
-			list, err := probes.TargetGroupBindings.Ask(ctx, known)
-			var gap *probes.Gap
-			if errors.As(err, &gap) && gap.Reason == probes.NotCaptured {
-				return nil, nil
-			}
-			return list, err
-		},
-	}
+	knownBindings   = whereCaptured(probes.TargetGroupBindings)
 )
 
 // A bound is a Service's pods as targets of a load balancer.

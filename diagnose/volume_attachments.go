@@ -39,7 +39,7 @@ var volumeSlotsGone = &Rule{
 			subjects := []Ref{node, s.Subjects[0]}
 			for _, d := range sets.All() {
 				if servesDriver(&d.Spec.Template.Spec, ebsDriver) || toldDriver(&d.Spec.Template.Spec, ebsDriver) {
-					subjects = append([]Ref{{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}}, subjects...)
+					subjects = append([]Ref{daemonRef(d)}, subjects...)
 					break
 				}
 			}

@@ -88,12 +88,7 @@ var volumeFileSystemWrong = &Rule{
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		var list []Suspect
 		for _, f := range volumeFailures(facts, effects, wrongFileSystem) {
-			s := f.suspect
-			if len(f.named) > 0 {
-				s.Subjects = append(slices.Clone(f.named), s.Subjects...)
-			}
-			s.Vars["object"] = short(s.Subjects[0])
-			list = append(list, s)
+			list = append(list, f.about(f.named))
 		}
 		return joined(list)
 	},
@@ -121,12 +116,7 @@ var volumeGone = &Rule{
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		var list []Suspect
 		for _, f := range volumeFailures(facts, effects, volumeNotThere) {
-			s := f.suspect
-			if len(f.named) > 0 {
-				s.Subjects = append(f.named[:1:1], s.Subjects...)
-			}
-			s.Vars["object"] = short(s.Subjects[0])
-			list = append(list, s)
+			list = append(list, f.about(f.named[:min(1, len(f.named))]))
 		}
 		return joined(list)
 	},
@@ -187,6 +177,15 @@ var classParametersRefused = &Rule{
 type volumeFailure struct {
 	suspect Suspect
 	named   []Ref
+}
+
+// about makes the objects that say how the volume is, if any are known, what a
+// person would change.
+func (f volumeFailure) about(named []Ref) Suspect {
+	s := f.suspect
+	s.Subjects = slices.Concat(named, s.Subjects)
+	s.Vars["object"] = short(s.Subjects[0])
+	return s
 }
 
 // volumeFailures are the suspects about which one of the patterns was said, of

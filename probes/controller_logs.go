@@ -95,11 +95,20 @@ func controllerLogs(name, title string) *Probe[*LogSet] {
 				}
 				wanted = append(wanted, logs...)
 			}
-			readLogs(ctx, src, signatures, wanted)
+			readLogs(ctx, src, known, signatures, wanted)
 			set.keep(wanted, false)
 			return set, nil
 		},
 	}
+}
+
+// Repository is an image without its tag and digest.
+func Repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
+		return image[:i]
+	}
+	return image
 }
 
 // IsController reports whether a pod is one of a controller, under the name
@@ -116,10 +125,7 @@ func IsController(p *corev1.Pod, name string) bool {
 		return false // its webhook and certificate controller share the image
 	}
 	for _, container := range p.Spec.Containers {
-		image, _, _ := strings.Cut(container.Image, "@")
-		if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
-			image = image[:i]
-		}
+		image := Repository(container.Image)
 		for _, known := range c.images {
 			if image == known || strings.HasSuffix(image, "/"+known) {
 				return true

@@ -86,6 +86,7 @@ type factStore struct {
 	src   Source
 	knows *knowledge.Knowledge // nil: the embedded one
 	calls []Call
+	logs  readOnce
 	mu    sync.Mutex
 	facts map[Any]*fact
 }

@@ -173,7 +173,7 @@ func gatherLogs(ctx context.Context, src Source, known *Facts, limit int, choose
 			}
 		}
 	}
-	readLogs(ctx, src, signatures, wanted)
+	readLogs(ctx, src, known, signatures, wanted)
 	set.keep(wanted, limit > 0)
 	return set, nil
 }
@@ -201,13 +201,13 @@ func (s *LogSet) keep(logs []*ContainerLog, onlyHeld bool) {
 	}
 }
 
-func readLogs(ctx context.Context, src Source, signatures *knowledge.Signatures, logs []*ContainerLog) {
+func readLogs(ctx context.Context, src Source, known *Facts, signatures *knowledge.Signatures, logs []*ContainerLog) {
 	queue := make(chan *ContainerLog)
 	var wg sync.WaitGroup
 	for range min(logReaders, len(logs)) {
 		wg.Go(func() {
 			for l := range queue {
-				l.read(ctx, src, signatures)
+				l.Excerpt, l.Gap = known.store.logs.once(l, func() (*logread.Excerpt, *Gap) { return l.read(ctx, src, signatures) })
 			}
 		})
 	}
@@ -218,15 +218,42 @@ func readLogs(ctx context.Context, src Source, signatures *knowledge.Signatures,
 	wg.Wait()
 }
 
-func (l *ContainerLog) read(ctx context.Context, src Source, signatures *knowledge.Signatures) {
+func (l *ContainerLog) read(ctx context.Context, src Source, signatures *knowledge.Signatures) (excerpt *logread.Excerpt, gap *Gap) {
 	doc := l.Document()
 	r, err := src.Open(ctx, doc)
 	if err == nil {
 		defer r.Close()
-		l.Excerpt = logread.Read(r, signatures, logread.Options{Now: src.Now(), Ended: l.Ended})
-		err = l.Excerpt.Broken
+		excerpt = logread.Read(r, signatures, logread.Options{Now: src.Now(), Ended: l.Ended})
+		err = excerpt.Broken
 	}
-	if err != nil && !errors.As(err, &l.Gap) {
-		l.Gap = gapf(doc, Unreadable, "%v", err)
+	if err != nil && !errors.As(err, &gap) {
+		gap = gapf(doc, Unreadable, "%v", err)
 	}
+	return excerpt, gap
+}
+
+// readOnce are the logs that were read: several facts look at those of a
+// controller, and each is fetched once a walk.
+type readOnce struct {
+	mu   sync.Mutex
+	logs map[logKey]func() (*logread.Excerpt, *Gap)
+}
+
+type logKey struct {
+	path  string
+	ended bool
+}
+
+func (o *readOnce) once(l *ContainerLog, read func() (*logread.Excerpt, *Gap)) (*logread.Excerpt, *Gap) {
+	key := logKey{l.Document().Path, l.Ended}
+	o.mu.Lock()
+	if o.logs == nil {
+		o.logs = map[logKey]func() (*logread.Excerpt, *Gap){}
+	}
+	if o.logs[key] == nil {
+		o.logs[key] = sync.OnceValues(read)
+	}
+	got := o.logs[key]
+	o.mu.Unlock()
+	return got()
 }
