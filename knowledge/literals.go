@@ -8,11 +8,7 @@ import (
 
 // required are texts of which every match of the pattern holds at least one,
 // in lower case. It is nil where that can't be told.
-func required(pattern string) []string {
-	re, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		return nil
-	}
+func required(re *syntax.Regexp) []string {
 	need := requiredOf(re.Simplify())
 	if shortest(need) < 3 {
 		return nil
@@ -82,8 +78,10 @@ type literals struct {
 
 func newLiterals(needs [][]string) *literals {
 	l := &literals{classes: 1, words: (len(needs) + 63) / 64}
+	states := 1 // at most
 	for _, need := range needs {
 		for _, text := range need {
+			states += len(text)
 			for i := range len(text) {
 				if c := text[i]; l.class[c] == 0 {
 					l.class[c] = uint16(l.classes)
@@ -95,6 +93,7 @@ func newLiterals(needs [][]string) *literals {
 	for c := 'A'; c <= 'Z'; c++ {
 		l.class[c] = l.class[c+'a'-'A']
 	}
+	l.next, l.hits = make([]int32, 0, states*l.classes), make([][]int, 0, states)
 	l.addState()
 	for pattern, need := range needs {
 		for _, text := range need {
@@ -114,7 +113,7 @@ func newLiterals(needs [][]string) *literals {
 }
 
 func (l *literals) addState() int {
-	l.next = append(l.next, make([]int32, l.classes)...)
+	l.next = l.next[:len(l.next)+l.classes]
 	l.hits = append(l.hits, nil)
 	return len(l.hits) - 1
 }

@@ -8,8 +8,10 @@ import (
 	"maps"
 	"net"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // A Role is what a matching log entry may be taken for.
@@ -46,7 +48,7 @@ type Signature struct {
 	Ignores  []string `json:"ignores"`  // look-alikes that it must not
 	Sources  []string `json:"sources"`
 
-	re *regexp.Regexp
+	re func() *regexp.Regexp // compiles the pattern the first time: most rows are never needed
 }
 
 // Signatures recognise log entries.
@@ -77,8 +79,9 @@ func (s *Signatures) Match(entry string) []Match {
 	var found []Match
 	for _, i := range s.literals.candidates(entry) {
 		sig := s.ranked[i]
-		if groups := sig.re.FindStringSubmatch(entry); groups != nil {
-			m := Match{sig, captures(sig.re, groups)}
+		re := sig.re()
+		if groups := re.FindStringSubmatch(entry); groups != nil {
+			m := Match{sig, captures(re, groups)}
 			if sig.Alone {
 				return []Match{m}
 			}
@@ -114,7 +117,8 @@ func setMissing(m map[string]string, key, value string) {
 }
 
 // readSignatures reads signatures.yaml of each file system; later rows replace
-// those of the same ID.
+// those of the same ID. The rows that come with the program alone are not
+// proven again by their examples in each run: a test has done that.
 func readSignatures(all ...fs.FS) (*Signatures, error) {
 	s := &Signatures{Meanings: map[string]string{}}
 	byID := map[string]*Signature{}
@@ -153,15 +157,21 @@ func readSignatures(all ...fs.FS) (*Signatures, error) {
 		return nil, err
 	}
 	s.literals = newLiterals(needs)
+	if len(all) > 1 {
+		return s, s.validate()
+	}
+	return s, nil
+}
+
+// validate proves each row by its examples.
+func (s *Signatures) validate() error {
+	var faults []error
 	for _, sig := range s.ranked {
-		if err := s.validate(sig); err != nil {
+		if err := s.validateRow(sig); err != nil {
 			faults = append(faults, fmt.Errorf("signatures.yaml: %s: %w", sig.ID, err))
 		}
 	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return errors.Join(faults...)
 }
 
 // rank orders by role, then by priority, best first.
@@ -171,22 +181,22 @@ func (s *Signature) rank(other *Signature) int {
 		cmp.Compare(other.Priority, s.Priority))
 }
 
-// compile compiles the pattern, and tells which texts (lower case) an entry
-// must hold one of to match.
+// compile parses the pattern, and tells which texts (lower case) an entry must
+// hold one of to match.
 func (s *Signature) compile() ([]string, error) {
-	re, err := regexp.Compile(s.Pattern)
+	pattern, err := syntax.Parse(s.Pattern, syntax.Perl)
 	if err != nil {
 		return nil, err
 	}
-	s.re = re
-	need := required(s.Pattern)
+	s.re = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(s.Pattern) })
+	need := required(pattern)
 	if len(need) == 0 {
 		return nil, fmt.Errorf("the pattern needs a literal of 3 letters that every match holds")
 	}
 	return need, nil
 }
 
-func (s *Signatures) validate(sig *Signature) error {
+func (s *Signatures) validateRow(sig *Signature) error {
 	switch {
 	case !kebab.MatchString(sig.ID):
 		return fmt.Errorf("id must be kebab-case")
@@ -214,7 +224,7 @@ func (s *Signatures) validate(sig *Signature) error {
 		}
 	}
 	for _, line := range sig.Ignores {
-		if sig.re.MatchString(line) {
+		if sig.re().MatchString(line) {
 			return fmt.Errorf("must not match %q", line)
 		}
 	}

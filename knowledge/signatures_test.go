@@ -11,6 +11,9 @@ func TestSignatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.validate(); err != nil {
+		t.Error(err)
+	}
 	if len(s.ranked) < 150 {
 		t.Errorf("%d signatures, want at least 150", len(s.ranked))
 	}

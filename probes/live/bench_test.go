@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -112,7 +113,20 @@ func BenchmarkScan(b *testing.B) {
 
 	before := len(cp.audited("reader"))
 	one := measure(b, exec.Command(bin, "explain", "pod/"+cp.somePod(), "--kubeconfig", config, "--no-aws", "-q"))
-	b.Logf("explain of one pod: %s, %d requests", one, len(cp.audited("reader"))-before)
+	b.Logf("explain of one pod: %s", one)
+	asked := map[string]int{}
+	for _, e := range cp.audited("reader")[before:] {
+		u, err := url.Parse(e.RequestURI)
+		must(err)
+		path := u.Path
+		if strings.HasSuffix(path, "/log") {
+			path = "logs"
+		}
+		asked[e.Verb+" "+path]++
+	}
+	for _, what := range slices.Sorted(maps.Keys(asked)) {
+		b.Logf("%4d × %s", asked[what], what)
+	}
 }
 
 // somePod is one of the generated pods, a crashing one if there are any.
