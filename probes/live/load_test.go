@@ -3,13 +3,19 @@
 package live
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 )
@@ -145,8 +151,8 @@ func (p *controlPlane) serve(kinds map[string]*custom) {
 	for name, c := range kinds {
 		c.APIVersion, c.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		for _, v := range c.Spec["versions"].([]any) {
-			// Snapshots leave schemas out; what they hold must come back whole.
-			v.(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
+			v := v.(map[string]any)
+			v["schema"] = schemaOf(name, v["name"].(string))
 		}
 		delete(c.Spec, "conversion")
 		if group, _ := c.Spec["group"].(string); strings.HasSuffix(group, ".k8s.io") {
@@ -178,6 +184,41 @@ func (p *controlPlane) serve(kinds map[string]*custom) {
 		p.wait(name, func() bool { return p.count(name) >= 0 && !p.gone(name) })
 	}
 }
+
+// schemaOf is the schema of a version of a custom resource: the published one
+// of Karpenter and of the Gateway API, so that a field that they don't have is
+// pruned as it would be in a cluster. Snapshots leave schemas out, so for
+// others there is one that takes everything.
+func schemaOf(resource, version string) any {
+	if s, ok := publishedSchemas()[resource+"/"+version]; ok {
+		return s
+	}
+	return map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
+}
+
+var publishedSchemas = sync.OnceValue(func() map[string]any {
+	schemas := map[string]any{}
+	files, err := filepath.Glob("../../diagnose/lint/schemas/*.yaml")
+	must(err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		must(err)
+		for _, document := range bytes.Split(data, []byte("\n---\n")) {
+			var c custom
+			must(yaml.Unmarshal(document, &c))
+			for _, v := range c.Spec["versions"].([]any) {
+				v := v.(map[string]any)
+				fields := v["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)["properties"].(map[string]any)
+				fields["status"] = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true} // is left out of the file
+				schemas[c.Metadata.Name+"/"+v["name"].(string)] = v["schema"]
+			}
+		}
+	}
+	if len(schemas) == 0 {
+		panic("no published schemas")
+	}
+	return schemas
+})
 
 // gone reports whether the API server doesn't serve a resource.
 func (p *controlPlane) gone(path string) bool {
