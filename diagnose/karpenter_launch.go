@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/pposiraegi/ppodoctor/probes"
 )
 
@@ -123,6 +125,9 @@ func launchRule(id, asks string, fault launchFault, needs []probes.Any, who func
 			var found []Suspect
 			for _, c := range perClass(facts, effects) {
 				list := launchSayings(says, c.name)
+				if k := c.condition("AMIsReady"); fault == imageUnusable && k != nil && k.Status == metav1.ConditionFalse {
+					continue // EC2 was not asked: the class selects none
+				}
 				if !slices.ContainsFunc(list, func(s launchSaying) bool { return s.fault == fault }) {
 					continue
 				}

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/scheduling"
@@ -20,7 +22,7 @@ var placements = &probes.Probe[*placementIndex]{
 	About: "why each pending pod has no node, recomputed per predicate, node and NodePool",
 	Reads: slices.Concat(
 		probes.Claims.Reads, probes.Volumes.Reads, probes.StorageClasses.Reads, probes.CSINodes.Reads, probes.Namespaces.Reads,
-		probes.NodePools.Reads, probes.NodeClaims.Reads, probes.EC2NodeClasses.Reads, probes.DaemonSets.Reads,
+		probes.ReplicaSets.Reads, probes.NodePools.Reads, probes.NodeClaims.Reads, probes.EC2NodeClasses.Reads, probes.DaemonSets.Reads,
 	),
 	After: []probes.Any{probes.Pods, probes.Nodes, probes.Workloads, probes.Events},
 	Gather: func(ctx context.Context, _ probes.Source, known *probes.Facts) (*placementIndex, error) {
@@ -53,6 +55,9 @@ var placements = &probes.Probe[*placementIndex]{
 		x.karpenter, x.karpenterErr = readKarpenter(ctx, known, c)
 		for _, p := range waiting {
 			x.of[p] = x.place(p)
+			if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "ReplicaSet" && x.of[p].reason == byTooLarge && x.replicaSets == nil {
+				x.replicaSets, _ = probes.ReplicaSets.Ask(ctx, known) // they only say since when it asks for that
+			}
 		}
 		return x, nil
 	},
@@ -129,6 +134,7 @@ type placementIndex struct {
 	limitsErr    error   // why the attach limits could not be had: they matter only where nothing else decides
 	workloads    *probes.WorkloadIndex
 	events       *probes.EventList
+	replicaSets  *probes.List[appsv1.ReplicaSet] // nil: not read
 	of           map[*corev1.Pod]*placement
 }
 
@@ -155,8 +161,10 @@ const (
 	byExclusive    reason = "claim-exclusive"
 	byPoolLimits   reason = "nodepool-limits"
 	byPoolNotReady reason = "nodepool-not-ready"
-	byKarpenter    reason = "karpenter" // a NodePool would serve it
-	byScheduler    reason = "scheduler" // a node would take it, and no scheduler looked
+	byPoolRules    reason = "nodepool-rules"    // what a NodePool says of the nodes that it makes
+	byKarpenter    reason = "karpenter"         // a NodePool would serve it
+	byBranch       reason = "branch-interfaces" // no node offers the interfaces of Security Groups for Pods
+	byScheduler    reason = "scheduler"         // a node would take it, and no scheduler looked
 	byNoNodes      reason = "no-nodes"
 	byNothing      reason = "nothing" // a node would take it, though a scheduler says no
 )

@@ -37,6 +37,10 @@ func (x *placementIndex) decide(p *placement) {
 		p.reason = byNoNodes
 		return
 	}
+	if nodes := wantsBranchInterface(p, units); len(nodes) > 0 {
+		p.settle(byBranch, nodes, scheduling.Resources)
+		return
+	}
 	if x.fitting(p, units) {
 		return
 	}
@@ -55,29 +59,44 @@ func (x *placementIndex) decide(p *placement) {
 		p.byTaints(reachable, x.startupTaints())
 		return
 	}
-	if shut := shutPools(units, meant); len(shut) > 0 {
-		p.settle(byTaint, shut, scheduling.Taint)
+	if r, predicates, shut := shutPools(units, meant); len(shut) > 0 {
+		p.settle(r, shut, predicates...)
 		return
 	}
 	p.byWhatIsLeft(meant, x.workloads.Pods(x.workloads.Of(p.pod)))
 }
 
-// shutPools are the NodePools whose own nodes are meant for the pod and full,
-// while the nodes that they would make now carry a taint that it does not
-// tolerate: the taint came later, and it, not the full nodes, keeps the pod out.
-func shutPools(units, meant []unit) []unit {
+// shutPools are the NodePools that would make a node for the pod but for one
+// thing that they say themselves, a taint or what their nodes may be, while the
+// nodes that are meant for it are full. Where a pool's own nodes are among the
+// full ones it made such nodes once, and what it says came later; a zone that it
+// leaves out is its own choice in any case. That, and not the full nodes, keeps
+// the pod out.
+func shutPools(units, meant []unit) (reason, []scheduling.Predicate, []unit) {
 	if slices.ContainsFunc(meant, func(u unit) bool { return u.pool != nil }) {
-		return nil
+		return "", nil, nil
 	}
-	return slices.DeleteFunc(slices.Clone(units), func(u unit) bool {
-		if u.pool == nil || len(u.fails(scheduling.Taint)) == 0 || len(u.fails(scheduling.Taint)) != len(u.fails()) {
-			return true
-		}
-		return !slices.ContainsFunc(meant, func(n unit) bool {
-			r, ok := single(n)
-			return ok && r == byNoRoom && n.node.Labels["karpenter.sh/nodepool"] == u.pool.Name
+	full := slices.DeleteFunc(slices.Clone(meant), func(n unit) bool { r, ok := single(n); return !ok || r != byNoRoom })
+	for _, by := range []struct {
+		reason     reason
+		predicates []scheduling.Predicate
+	}{
+		{byTaint, []scheduling.Predicate{scheduling.Taint}},
+		{byPoolRules, []scheduling.Predicate{scheduling.NodeSelector, scheduling.NodeAffinity, scheduling.VolumeNode}},
+	} {
+		shut := slices.DeleteFunc(slices.Clone(units), func(u unit) bool {
+			fails := u.fails(by.predicates...)
+			if u.pool == nil || len(fails) == 0 || len(fails) != len(u.fails()) {
+				return true
+			}
+			zone := by.reason != byTaint && !slices.ContainsFunc(fails, func(f scheduling.Failure) bool { return f.Key != corev1.LabelTopologyZone })
+			return !slices.ContainsFunc(full, func(n unit) bool { return zone || n.node.Labels["karpenter.sh/nodepool"] == u.pool.Name })
 		})
-	})
+		if len(shut) > 0 {
+			return by.reason, by.predicates, shut
+		}
+	}
+	return "", nil, nil
 }
 
 // suitable are the nodes and pools that anybody would expect to take the pod:
@@ -262,7 +281,8 @@ func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 			return
 		}
 	}
-	if len(nodes) == 0 {
+	full := len(nodes) > 0 && !slices.ContainsFunc(nodes, func(u unit) bool { r, ok := single(u); return !ok || r != byNoRoom })
+	if (full || len(nodes) == 0) && len(pools) > 0 { // room can be made, so what keeps it from being made decides
 		nodes = pools
 	}
 	var best []unit
@@ -289,6 +309,10 @@ func (p *placement) byWhatIsLeft(meant []unit, siblings []*corev1.Pod) {
 	}
 	if chosen == "" {
 		chosen = byNothing
+	}
+	if full && chosen == byTooLarge && best[0].pool != nil { // the nodes would hold it, those of the pool would not
+		p.settle(byPoolRules, best, scheduling.InstanceTypes)
+		return
 	}
 	p.reason, p.units = chosen, best
 	for _, u := range best {

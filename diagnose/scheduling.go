@@ -263,5 +263,5 @@ var gated = placementRule("scheduling-gate-not-removed", "does pod {pod} have a 
 var schedulingRules = []*Rule{
 	nodeCordoned, labelsMatchNoNode, taintNotTolerated, startupTaintStays, requestTooLarge, noRoom, hostPortTaken, antiAffinity,
 	affinityToNobody, spreadUnsatisfiable, attachLimit, volumeElsewhere, gated, nodesNotReady, claimNotBound, claimMissing,
-	claimExclusive, poolLimit, poolNotReady, noNodeFromKarpenter, schedulerDown, schedulerUnknown, noNodes, placementUnclear, nodeNameMissing,
+	claimExclusive, poolLimit, poolRulesOut, poolNotReady, noNodeFromKarpenter, schedulerDown, schedulerUnknown, noBranchInterfaces, branchInterfacesOff, resourceControllerDenied, branchInterfacesUnsupported, noNodes, placementUnclear, nodeNameMissing,
 }

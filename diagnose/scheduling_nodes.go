@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,18 @@ var poolLimit = placementRule("nodepool-limit-reached", "are all NodePools that 
 		pools := c.refs()
 		f := c.failures[0]
 		return told{pools, map[string]string{"pool": pools[0].Name, "resource": f.Key, "limit": scheduling.Show(f.Amount.Resource, f.Amount.Allocatable), "left": scheduling.Show(f.Amount.Resource, f.Amount.Free), "says": f.Says}, nil}
+	})
+
+// poolRulesOut: the nodes that suit the pods are full, and the NodePools that
+// would make more of them rule such nodes out.
+var poolRulesOut = placementRule("nodepool-rules-out-pods", "are the nodes that suit pod {pod} full, and does each NodePool that would make more rule such nodes out?",
+	byPoolRules, false, nil, func(c pendingCase) told {
+		pools := c.refs()
+		var keys, says []string
+		for _, f := range c.failures {
+			keys, says = appendNew(keys, orDefault(f.Key, "an instance type that is large enough")), appendNew(says, f.Says)
+		}
+		return told{append(pools, c.workload), map[string]string{"pool": pools[0].Name, "pools": names(pools), "keys": strings.Join(keys, ", "), "says": strings.Join(says, "; ")}, nil}
 	})
 
 // poolNotReady: the NodePools that would serve the pods are not Ready; why

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/scheduling"
@@ -71,6 +72,11 @@ func (c pendingCase) overheadGrew() (ds Ref, says string) {
 	ran := slices.ContainsFunc(c.x.workloads.Pods(c.workload), func(p *corev1.Pod) bool {
 		return p.Spec.NodeName != "" && p.CreationTimestamp.Time.Before(newest)
 	})
+	// Without such a pod: its revision is older than what grew.
+	if owner := metav1.GetControllerOf(c.pod); !ran && owner != nil && c.x.replicaSets != nil {
+		set := c.x.replicaSets.Get(c.pod.Namespace, owner.Name)
+		ran = set != nil && set.CreationTimestamp.Time.Before(newest)
+	}
 	if !ran {
 		return Ref{}, ""
 	}

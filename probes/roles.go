@@ -517,6 +517,32 @@ func (r *Role) lacks(command, format string, args ...any) *Gap {
 	return gapf(Document{Path: "aws/iam/" + command, Only: []string{r.Name}}, NotCaptured, "role %s: %s", r.Name, fmt.Sprintf(format, args...))
 }
 
+// Attaches reports whether a managed policy of that name is attached to the
+// role. Own policies may allow the same, so a role that has any is a *Gap
+// rather than a no.
+func (r *Role) Attaches(name string) (bool, error) {
+	for arn := range r.attached {
+		if strings.HasSuffix(arn, "/"+name) {
+			return true, nil
+		}
+	}
+	if r.attached == nil {
+		return false, r.lacks("list-attached-role-policies", "its attached policies were not listed")
+	}
+	if r.inline == nil {
+		return false, r.lacks("list-role-policies", "its inline policies were not listed")
+	}
+	for arn := range r.attached {
+		if !strings.Contains(arn, "::aws:policy/") {
+			return false, r.lacks("simulate-principal-policy", "whether its own policies allow what %s does", name)
+		}
+	}
+	if len(r.inline) > 0 {
+		return false, r.lacks("simulate-principal-policy", "whether its own policies allow what %s does", name)
+	}
+	return false, nil
+}
+
 // Policies are what the role allows: those that were captured, in the order of
 // their names, and a *Gap if there are others, or if its boundary or the lists
 // of its policies were not captured.

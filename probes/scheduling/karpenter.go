@@ -392,6 +392,11 @@ func limits(pool *probes.NodePool, asked corev1.ResourceList, fitting []Instance
 	return failures
 }
 
+// accelerators are the domains of resources that no type of the catalog has:
+// GPUs, Neuron and Gaudi are of families of their own (g, p, inf, trn, dl).
+// Source: https://aws.amazon.com/ec2/instance-types/#Accelerated_Computing.
+var accelerators = []string{"nvidia.com/", "amd.com/gpu", "aws.amazon.com/neuron", "habana.ai/"}
+
 // holds reports whether the type holds the resources. known is false where it
 // can't be told (extended resources of a type that nobody has seen).
 func (t InstanceType) holds(total corev1.ResourceList) (fits, known bool) {
@@ -403,7 +408,7 @@ func (t InstanceType) holds(total corev1.ResourceList) (fits, known bool) {
 		case ok:
 			fits = fits && want.Cmp(have) <= 0
 		case name == corev1.ResourcePods || name == corev1.ResourceEphemeralStorage || want.IsZero():
-		case t.Seen:
+		case t.Seen, slices.ContainsFunc(accelerators, func(a string) bool { return strings.HasPrefix(string(name), a) }):
 			fits = false
 		default:
 			known = false
