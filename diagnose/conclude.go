@@ -172,11 +172,15 @@ func pathsOf(f *Finding, cohorts []Cohort) []Path {
 }
 
 func (w *walk) title(f *Finding) string {
-	title := knowledge.Fill(w.entry(f.Rule).Title, vars(f, 0))
+	v := vars(f, 0)
+	title := w.entry(f.Rule).Title
 	// What is ruled out was not looked into to the end: not all is known of it.
 	for _, name := range knowledge.Placeholders(title) {
-		title = strings.ReplaceAll(title, "{"+name+"}", "…")
+		if v[name] == "" {
+			v[name] = "…"
+		}
 	}
+	title = knowledge.Fill(title, v)
 	return strings.TrimSpace(title)
 }
 

@@ -199,7 +199,7 @@ func (w *walk) question(ctx context.Context, r *Rule, s Suspect) *Finding {
 		}
 	}
 	for i := range f.Answers {
-		f.Answers[i].Asked = knowledge.Fill(f.Answers[i].Asked, f.Vars)
+		f.Answers[i].Asked = capital(knowledge.Fill(f.Answers[i].Asked, f.Vars))
 	}
 	return f
 }

@@ -251,7 +251,7 @@ var loopbackOnly = &Rule{
 	Needs:    []probes.Any{probes.Pods, probes.Events},
 	Suspects: perHealthcheck,
 	Tests: []Test{
-		ofHealthcheck("is {probe}'s connection to port {port} refused?", nil, func(_ *probes.Facts, h healthcheck) Answer {
+		ofHealthcheck("is {probe}'s connection refused?", nil, func(_ *probes.Facts, h healthcheck) Answer {
 			return Answered((h.message == "" || refused.MatchString(h.message)) && h.probe.Exec == nil, h.says())
 		}),
 		ofHealthcheck("does the program say that it listens on the loopback address only?", []probes.Any{probes.Logs}, func(facts *probes.Facts, h healthcheck) Answer {

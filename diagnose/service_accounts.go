@@ -130,7 +130,7 @@ var serviceAccountDenied = fromLog("service-account-denied", "does RBAC not gran
 		}
 		see := func(r Ref, format string, args ...any) {
 			says := fmt.Sprintf(format, args...)
-			b.vars["hint"] = " " + strings.ToUpper(says[:1]) + says[1:] + "."
+			b.vars["hint"] = " " + capital(says) + "."
 			b.found = append(b.found, SawObject(accessResource(r.Kind), r.Namespace, r.Name, "%s", says))
 		}
 		switch missing := slices.IndexFunc(bound, func(g grant) bool { return g.missing }); {
