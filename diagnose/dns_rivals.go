@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -210,13 +209,13 @@ var dnsAddressWrong = &Rule{
 		for _, ref := range sortedRefs(bySetting) {
 			s := bySetting[ref]
 			found = append(found, Suspect{Subjects: []Ref{ref}, Effects: s.effects, Data: s, Vars: map[string]string{
-				"field": s.field, "address": cmp.Or(strings.Join(s.servers, ", "), "the nameserver"), "right": dns.service.Spec.ClusterIP, "service": dns.service.Namespace + "/" + dns.service.Name,
+				"field": s.field, "address": strings.Join(s.servers, ", "), "right": dns.service.Spec.ClusterIP, "service": dns.service.Namespace + "/" + dns.service.Name,
 			}})
 		}
 		return found
 	},
 	Tests: []Test{{Asks: "Did the lookups get no answer at all?", Run: func(_ *probes.Facts, s Suspect) Answer { return unanswered(s.Effects) }}, {
-		Asks:  "Is {address}, which {field} gives to pods, the address of no DNS Service?",
+		Asks:  "Does {field} give pods a nameserver that is the address of no DNS Service?",
 		Needs: []probes.Any{probes.Services, probes.Pods},
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			set := s.Data.(*dnsSetting)
