@@ -102,11 +102,22 @@ func (c claimCase) unread() error {
 // fits reports whether some volume of any class name could be bound.
 func (c claimCase) fits() bool { return len(c.misfits) > 0 && len(c.misfits[0].why) == 0 }
 
-// ofClass are the volumes with the claim's class name.
+// ofClass are the volumes with the claim's class name that somebody put there
+// to be claimed.
 func (c claimCase) ofClass() []volumeMisfit {
 	return slices.DeleteFunc(slices.Clone(c.misfits), func(m volumeMisfit) bool {
-		return scheduling.ClassOfVolume(m.volume) != c.className
+		return scheduling.ClassOfVolume(m.volume) != c.className || c.madeForAnother(m.volume)
 	})
+}
+
+// madeForAnother reports whether a provisioner made the volume for another
+// claim, which has it: it was never to be had.
+func (c claimCase) madeForAnother(v *corev1.PersistentVolume) bool {
+	owner := v.Spec.ClaimRef
+	if v.Annotations["pv.kubernetes.io/provisioned-by"] == "" || owner == nil || owner.Namespace == c.claim.Namespace && owner.Name == c.claim.Name {
+		return false
+	}
+	return c.x.cluster.Claims.Get(owner.Namespace, owner.Name) != nil
 }
 
 // storageClassMissing: the claim names a class that doesn't exist.
@@ -226,7 +237,7 @@ func claimWants(claim *corev1.PersistentVolumeClaim) string {
 // takenVolume is a volume that fits in all but that another claim has it.
 func (c claimCase) takenVolume() (*corev1.PersistentVolume, string) {
 	for _, m := range c.misfits {
-		if len(m.why) == 1 && m.why[0].Field == "claimed" {
+		if len(m.why) == 1 && m.why[0].Field == "claimed" && !c.madeForAnother(m.volume) {
 			return m.volume, m.why[0].Says
 		}
 	}

@@ -72,7 +72,8 @@ func saidRefused(logs *probes.LogSet, c container, now time.Time) (*probes.Conta
 			continue
 		}
 		for _, f := range l.Excerpt.Failures {
-			if !f.Handled && f.Count >= 3 && slices.Contains(refusals, f.Meaning) && !telemetry.MatchString(f.Text) && !relayed.MatchString(f.Text) && !over(logged{Failure: f}, l, now) {
+			aside := telemetry.MatchString(f.Text) && f.Meaning != "kube-forbidden" // which names kube-state-metrics and the like
+			if !f.Handled && f.Count >= 3 && slices.Contains(refusals, f.Meaning) && !aside && !relayed.MatchString(f.Text) && !over(logged{Failure: f}, l, now) {
 				return l, f
 			}
 		}

@@ -19,7 +19,7 @@ const syncPatience = patience
 // externalSecretNotSynced: the Secret that a pod waits for is made by an
 // ExternalSecret, and that can't be synced.
 var externalSecretNotSynced = &Rule{
-	ID: "external-secret-not-synced", Explains: []*Rule{secretMissing}, Needs: []probes.Any{probes.ExternalSecrets},
+	ID: "external-secret-not-synced", Explains: []*Rule{secretMissing}, Needs: []probes.Any{probes.ExternalSecrets, probes.SecretStores, probes.ClusterSecretStores},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		list, err := probes.ExternalSecrets.Of(facts)
 		if err != nil {
@@ -34,9 +34,9 @@ var externalSecretNotSynced = &Rule{
 				}
 				ready := meta.FindStatusCondition(es.Status.Conditions, "Ready")
 				found = append(found, Suspect{
-					Subjects: []Ref{{Kind: "ExternalSecret", Namespace: es.Namespace, Name: es.Name}, wanted}, Effects: []*Finding{e}, Data: es,
+					Subjects: []Ref{{Kind: "ExternalSecret", Namespace: es.Namespace, Name: es.Name}, wanted}, Effects: []*Finding{e}, Data: unsynced{es, storeOf(facts, es)},
 					Vars: map[string]string{
-						"secret": wanted.Name, "store": short(es.Store()), "says": conditionWords(ready), "keys": remoteKeys(es),
+						"secret": wanted.Name, "store": short(es.Store()), "says": conditionWords(ready), "keys": listed(unsynced{es, nil}.keys()),
 						"workload": e.Vars["workload"], "advice": remoteAdvice(conditionWords(ready)),
 					},
 				})
@@ -47,7 +47,7 @@ var externalSecretNotSynced = &Rule{
 	Tests: []Test{{
 		Asks: "is ExternalSecret {name}, which makes Secret {secret}, not ready?",
 		Run: func(facts *probes.Facts, s Suspect) Answer {
-			es := s.Data.(*probes.ExternalSecret)
+			es := s.Data.(unsynced)
 			ready := meta.FindStatusCondition(es.Status.Conditions, "Ready")
 			saw := SawObject("externalsecrets.external-secrets.io", es.Namespace, es.Name, "ExternalSecret %s makes Secret %s from %s; %s", es.Name, es.Makes(), short(es.Store()), conditionWords(ready))
 			switch {
@@ -61,6 +61,44 @@ var externalSecretNotSynced = &Rule{
 	}},
 }
 
+// unsynced is an ExternalSecret and the store that it names, nil if that isn't
+// known.
+type unsynced struct {
+	*probes.ExternalSecret
+	store *probes.SecretStore
+}
+
+func storeOf(facts *probes.Facts, es *probes.ExternalSecret) *probes.SecretStore {
+	ref := es.Store()
+	list, err := probes.SecretStores.Of(facts)
+	if ref.Kind == "ClusterSecretStore" {
+		list, err = probes.ClusterSecretStores.Of(facts)
+	}
+	if err != nil {
+		return nil
+	}
+	return list.Get(ref.Namespace, ref.Name)
+}
+
+// refusedBy reports whether a call that AWS refused External Secrets is what
+// the sync needs: of the entries that it reads, or with the controller's own
+// identity where the store brings none.
+func (u unsynced) refusedBy(d *probes.Denial) bool {
+	if d.Component == nil || d.Component.ID != "external-secrets" || !d.Blocks() || u.store == nil || u.store.Spec.Provider.AWS == nil {
+		return false
+	}
+	aws := u.store.Spec.Provider.AWS
+	switch {
+	case d.Kind != probes.Denied:
+		return aws.Auth.JWT == nil
+	case strings.HasPrefix(d.Action, "sts:"):
+		return aws.Role != "" && aws.Role == d.Resource
+	case strings.Contains(d.Resource, ":secret:") || strings.Contains(d.Resource, ":parameter/"):
+		return slices.ContainsFunc(u.keys(), func(key string) bool { return strings.Contains(d.Resource, strings.TrimPrefix(key, "/")) })
+	}
+	return true
+}
+
 func conditionWords(c *metav1.Condition) string {
 	if c == nil {
 		return "it has no Ready condition: nothing has acted on it"
@@ -68,18 +106,19 @@ func conditionWords(c *metav1.Condition) string {
 	return fmt.Sprintf("Ready=%s, %s: %s", c.Status, c.Reason, c.Message)
 }
 
-func remoteKeys(es *probes.ExternalSecret) string {
+// keys are the entries that the Secret is made from, sorted.
+func (u unsynced) keys() []string {
 	var keys []string
-	for _, d := range es.Spec.Data {
+	for _, d := range u.Spec.Data {
 		keys = append(keys, d.RemoteRef.Key)
 	}
-	for _, d := range es.Spec.DataFrom {
+	for _, d := range u.Spec.DataFrom {
 		if d.Extract != nil {
 			keys = append(keys, d.Extract.Key)
 		}
 	}
 	slices.Sort(keys)
-	return listed(slices.Compact(keys))
+	return slices.Compact(keys)
 }
 
 var (
@@ -105,7 +144,7 @@ var secretStoreNotReady = &Rule{
 	Suspects: func(_ *probes.Facts, effects []*Finding) []Suspect {
 		var list []Suspect
 		for _, e := range effects {
-			es := e.Data.(*probes.ExternalSecret)
+			es := e.Data.(unsynced)
 			list = addSuspect(list, Suspect{
 				Subjects: []Ref{es.Store(), e.Subject()}, Effects: []*Finding{e}, Data: es,
 				Vars: map[string]string{"externalSecret": short(e.Subject()), "store": short(es.Store()), "says": "", "elsewhere": "", "provider": ""},

@@ -163,6 +163,7 @@ var iamActionDenied = &Rule{
 var refusalHurts = []*Rule{
 	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing, networkNotReady,
 	claimNotBound, volumeNotMounted, podCrashLooping, podNotReady, podNotStarting, loadBalancerNotReady, stuckTerminating,
+	externalSecretNotSynced, secretStoreNotReady,
 }
 
 // refusedEffects are the effects that a denial can have.
@@ -188,6 +189,10 @@ func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 			}
 		case loadBalancerNotReady:
 			if id == "aws-load-balancer-controller" {
+				list = append(list, e)
+			}
+		case externalSecretNotSynced, secretStoreNotReady:
+			if e.Data.(unsynced).refusedBy(d) {
 				list = append(list, e)
 			}
 		case stuckTerminating:

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/scheduling"
@@ -243,15 +244,17 @@ func (p *placement) settle(r reason, units []unit, predicates ...scheduling.Pred
 }
 
 // takesMost reports whether one node for the pod would take more than half of
-// a pool's limit: then the pod asks for too much rather than the pool for too
-// little.
+// a pool's limit, of which more than half is free: then the pod asks for too
+// much rather than the pool for too little.
 func takesMost(f scheduling.Failure) bool {
 	if f.Amount == nil || f.Key == "nodes" {
 		return false
 	}
-	twice := f.Amount.Asked.DeepCopy()
-	twice.Add(f.Amount.Asked)
-	return twice.Cmp(f.Amount.Allocatable) > 0
+	overHalf := func(q resource.Quantity) bool {
+		q.Add(q)
+		return q.Cmp(f.Amount.Allocatable) > 0
+	}
+	return overHalf(f.Amount.Asked.DeepCopy()) && overHalf(f.Amount.Free.DeepCopy())
 }
 
 // byWhatIsLeft decides among the nodes and pools that are meant for the pod.

@@ -46,6 +46,10 @@ var requestTooLarge = placementRule("request-larger-than-any-node", "does pod {p
 		return t
 	})
 
+// bootTime is within which a new node gets the pods of its DaemonSets: such
+// pods are young for the node is.
+const bootTime = 10 * time.Minute
+
 // overheadGrew says which DaemonSet took the room, where the pod would fit on
 // a node without DaemonSets and pods of its workload once did: then the
 // DaemonSet's pods, which are newer, are what changed.
@@ -59,9 +63,19 @@ func (c pendingCase) overheadGrew() (ds Ref, says string) {
 			if f.Amount.Asked.Cmp(f.Amount.Allocatable) > 0 {
 				return Ref{}, ""
 			}
-			for _, p := range c.x.cluster.OnNode(u.node.Name) {
+			daemons := slices.DeleteFunc(slices.Clone(c.x.cluster.OnNode(u.node.Name)), func(p *corev1.Pod) bool { return !scheduling.OfDaemonSet(p) })
+			overhead := scheduling.Used(daemons)
+			for _, p := range daemons {
 				q := scheduling.Requests(p)[f.Amount.Resource]
-				if !scheduling.OfDaemonSet(p) || q.IsZero() || !p.CreationTimestamp.After(newest) {
+				withNode := p.CreationTimestamp.Sub(u.node.CreationTimestamp.Time) < bootTime
+				if withNode || q.IsZero() || !p.CreationTimestamp.After(newest) {
+					continue
+				}
+				// The pod would have to fit without it.
+				without := f.Amount.Asked.DeepCopy()
+				without.Add(overhead[f.Amount.Resource])
+				without.Sub(q)
+				if without.Cmp(f.Amount.Allocatable) > 0 {
 					continue
 				}
 				newest, ds = p.CreationTimestamp.Time, c.x.workloads.Of(p)
