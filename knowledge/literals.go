@@ -3,6 +3,7 @@ package knowledge
 import (
 	"math/bits"
 	"regexp/syntax"
+	"slices"
 	"strings"
 )
 
@@ -108,6 +109,7 @@ func newLiterals(needs [][]string) *literals {
 			l.hits[state] = append(l.hits[state], pattern)
 		}
 	}
+	l.next = slices.Clone(l.next) // many texts begin alike: that many states were not needed
 	l.link()
 	return l
 }

@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 )
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		// A quarter of Go's default: a scan is short and mostly waits for the
-		// server, and it runs beside others' work, in pods with a limit.
-		debug.SetGCPercent(25)
+		keepHeadroom()
 	}
 	os.Exit(run())
 }

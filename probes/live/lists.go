@@ -93,7 +93,8 @@ type list struct {
 	last  string          // the last one given
 	page  page            // nil before the first, and after a cut
 	body  io.Closer
-	ahead any // the first object, read by start
+	next  *request // for the page after this one, made while this one is decoded
+	ahead any      // the first object, read by start
 	state error
 }
 
@@ -123,6 +124,12 @@ func (l *list) Read([]byte) (int, error) {
 
 // Close ends the reading.
 func (l *list) Close() error {
+	l.next.drop()
+	l.next = nil
+	return l.closePage()
+}
+
+func (l *list) closePage() error {
 	if l.body == nil {
 		return nil
 	}
@@ -187,13 +194,16 @@ func (l *list) step() (any, error) {
 			}
 			l.seen[at], l.last = true, at
 			l.given++
+			if goOn := l.page.goOn(); l.next == nil && goOn != "" {
+				l.next = l.ask(goOn)
+			}
 			return object, nil
 		}
 		if !errors.Is(err, io.EOF) {
 			return nil, err
 		}
 		l.goOn = l.page.goOn()
-		l.Close()
+		l.closePage()
 		l.page = nil
 		clear(l.seen)
 		if l.goOn == "" {
@@ -203,12 +213,37 @@ func (l *list) step() (any, error) {
 	}
 }
 
-// turn asks for the page at goOn.
-func (l *list) turn() error {
+// A request is one for a page that has been sent.
+type request struct {
+	goOn   string
+	answer chan answer
+}
+
+type answer struct {
+	*http.Response
+	err error
+}
+
+func (a answer) unpack() (*http.Response, error) { return a.Response, a.err }
+
+// drop lets go of a page that nobody wants any more.
+func (r *request) drop() {
+	if r == nil {
+		return
+	}
+	go func() {
+		if a := <-r.answer; a.err == nil {
+			a.Body.Close()
+		}
+	}()
+}
+
+// ask sends for the page at goOn.
+func (l *list) ask(goOn string) *request {
 	r := l.reads[0]
 	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	if l.goOn != "" {
-		query.Set("continue", l.goOn)
+	if goOn != "" {
+		query.Set("continue", goOn)
 	}
 	if r.fields != "" {
 		query.Set("fieldSelector", r.fields)
@@ -220,7 +255,23 @@ func (l *list) turn() error {
 	if l.kind.typed {
 		accept = acceptProtobuf
 	}
-	response, err := l.cluster.get(l.ctx, l.kind.path(r.namespace), query, accept)
+	path := l.kind.path(r.namespace)
+	sent := &request{goOn: goOn, answer: make(chan answer, 1)}
+	go func() {
+		response, err := l.cluster.get(l.ctx, path, query, accept)
+		sent.answer <- answer{response, err}
+	}()
+	return sent
+}
+
+// turn takes the page at goOn.
+func (l *list) turn() error {
+	sent := l.next
+	if l.next = nil; sent == nil || sent.goOn != l.goOn {
+		sent.drop()
+		sent = l.ask(l.goOn)
+	}
+	response, err := (<-sent.answer).unpack()
 	if err != nil {
 		return l.recover(err)
 	}
