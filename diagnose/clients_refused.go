@@ -64,16 +64,13 @@ var clientsRefused = &Rule{
 // saidRefused is what a healthy container says of being refused, nil if it doesn't,
 // if it is over, or if it is itself the server and says whom it refused.
 func saidRefused(logs *probes.LogSet, c container, now time.Time) (*probes.ContainerLog, *logread.Failure) {
-	if isDatabase(c.spec.Image) {
-		return nil, nil
-	}
 	for _, l := range logs.Of(c.pod.Namespace, c.pod.Name) {
 		if l.Container != c.spec.Name || l.Excerpt == nil {
 			continue
 		}
 		for _, f := range l.Excerpt.Failures {
 			aside := telemetry.MatchString(f.Text) && f.Meaning != "kube-forbidden" // which names kube-state-metrics and the like
-			if !f.Handled && f.Count >= 3 && slices.Contains(refusals, f.Meaning) && !aside && !relayed.MatchString(f.Text) && !over(logged{Failure: f}, l, now) {
+			if !f.Handled && f.Count >= 3 && slices.Contains(refusals, f.Meaning) && !aside && !relayed.MatchString(f.Text) && !over(logged{Failure: f}, l, now) && !isDatabase(c.spec.Image) {
 				return l, f
 			}
 		}

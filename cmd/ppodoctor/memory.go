@@ -11,7 +11,7 @@ import (
 // collected dozens of times, and a large one take twice the memory that it
 // needs, though a scan is short and runs beside others' work, in pods with a
 // limit.
-const headroom = 24 << 20
+const headroom = 22 << 20
 
 // leastPace is the pace of a large heap, in percent of what lives.
 const leastPace = 25

@@ -141,7 +141,7 @@ type protoPage struct {
 }
 
 func newProtoPage(r io.Reader, kind served) *protoPage {
-	return &protoPage{r: bufio.NewReaderSize(r, 1<<16), kind: kind}
+	return &protoPage{r: bufio.NewReaderSize(r, 1<<14), kind: kind}
 }
 
 const (
