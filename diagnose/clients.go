@@ -19,7 +19,7 @@ import (
 var (
 	refusedMeanings = []string{"tcp-refused"}
 	droppedMeanings = []string{"tcp-timeout", "tcp-no-route", "net-unreachable", "timeout-ambiguous", "read-timeout"}
-	otherMeanings   = []string{"tcp-reset", "no-healthy-upstream", "rpc-unavailable", "db-unreachable", "kafka-unreachable", "redis-master-unreachable", "tls-protocol"}
+	otherMeanings   = []string{"tcp-reset", "no-healthy-upstream", "mesh-fault", "rpc-unavailable", "db-unreachable", "kafka-unreachable", "redis-master-unreachable", "tls-protocol"}
 	tlsMeanings     = []string{"tls-unknown-authority", "tls-expired", "tls-name-mismatch", "tls-protocol"}
 	// telemetry is what programs do beside their work: that it fails hurts nobody.
 	telemetry = regexp.MustCompile(`(?i)\b(?:traces?|tracing|spans?|otlp|opentelemetry|otel|jaeger|zipkin|statsd|metrics?|telemetry|profil(?:er|ing))\b`)
@@ -173,6 +173,10 @@ func loggedCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet
 					continue
 				}
 				t := dir.Lookup(p.Namespace, host, port)
+				ip := dialled.FindStringSubmatch(entry.Text)
+				if t.Kind == probes.TargetAWS && ip != nil {
+					t = dir.Lookup(p.Namespace, ip[1], port) // an endpoint in the VPC, to which a path can be found
+				}
 				if t.Kind == probes.TargetSelf && !(refused && nobodyAtHome(logs, dir, p, port, mentions)) || t.Kind == probes.TargetMetadata || t.Kind == probes.TargetAWS && !slices.Contains(ownInVPC, t.AWSService) || t.Kind == probes.TargetIdentity {
 					continue
 				}
@@ -186,8 +190,8 @@ func loggedCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet
 					byAddress[key] = u
 					order = append(order, key)
 				}
-				if m := dialled.FindStringSubmatch(entry.Text); m != nil && u.ip == "" {
-					u.ip = m[1]
+				if ip != nil && u.ip == "" {
+					u.ip = ip[1]
 				}
 				u.count += entry.Count
 				u.refused, u.dropped = u.refused || refused, u.dropped || dropped

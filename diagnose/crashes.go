@@ -14,7 +14,7 @@ import (
 
 // aboutOthers recognises lines without a known meaning that are about
 // something outside the program.
-var aboutOthers = regexp.MustCompile(`(?i)connect|time[d -]*out|refused|unreachable|resolv|lookup|dial|network|\bhost|socket|tls|certificate|upstream|broker|unavailable|denied|unauthori[sz]ed|forbidden`)
+var aboutOthers = regexp.MustCompile(`(?i)connect|time[d -]*out|refused|unreachable|resolv|lookup|dial|network|\bhost|socket|tls|certificate|upstream|broker|unavailable|://|\b50[234]\b|denied|unauthori[sz]ed|forbidden`)
 
 // blamesOthers reports whether a failure blames something else than the
 // program: other rules explain it.

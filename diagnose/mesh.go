@@ -325,4 +325,4 @@ var (
 	meshTLSModeConflict   = ofObject("mesh-tls-mode-conflict", "can the pods of {host} not take TLS mode {mode}?", meshBroken, targetUnreachable)
 )
 
-var meshRules = []*Rule{meshBroken, meshCallsDenied, mutualTLSRequired, meshRouteHostMissing, meshRoutePortMissing, meshSubsetMissing, meshSubsetWithoutPods, meshTLSModeConflict, authorizationDenies, programBeforeProxy, ambientProbesBlocked, ambientProxyDown}
+var meshRules = []*Rule{meshBroken, meshCallsDenied, mutualTLSRequired, meshEgressClosed, meshRouteHostMissing, meshRoutePortMissing, meshSubsetMissing, meshSubsetWithoutPods, meshTLSModeConflict, authorizationDenies, programBeforeProxy, ambientProbesBlocked, ambientProxyDown}

@@ -36,6 +36,7 @@ var meshCallsDenied = &Rule{
 		}
 		now := facts.Source().Now()
 		var found []Suspect
+		var nodes nodeDenials
 		for _, owner := range workloads.All() {
 			var s *Suspect
 			count := 0
@@ -47,6 +48,11 @@ var meshCallsDenied = &Rule{
 				for _, p := range workloads.Pods(owner) {
 					for _, entry := range failures(logs, p) {
 						if entry.meaning != "mesh-denied" && !slices.Contains(entry.Also, "mesh-denied") || !entry.LastAt.IsZero() && now.Sub(entry.LastAt) > recent {
+							continue
+						}
+						said := Evidence{Says: entry.quote(), Document: entry.document, At: entry.at}
+						if entry.captures["server"] != "" {
+							nodes = nodes.add(facts, workloads, entry, said)
 							continue
 						}
 						d := denial{client: p, name: entry.Host}
@@ -69,7 +75,7 @@ var meshCallsDenied = &Rule{
 							s.Data = d
 						}
 						if len(s.Found) < maxExamples {
-							s.Found = append(s.Found, Evidence{Says: entry.quote(), Document: entry.document, At: entry.at})
+							s.Found = append(s.Found, said)
 						}
 					}
 				}
@@ -78,13 +84,55 @@ var meshCallsDenied = &Rule{
 				found = append(found, *s)
 			}
 		}
+		for _, n := range nodes {
+			if !slices.ContainsFunc(found, func(s Suspect) bool { return s.Subjects[0] == n.Subjects[0] }) && n.count >= 3 {
+				found = append(found, n.Suspect)
+			}
+		}
 		return found
 	},
 }
 
+// nodeDenials are the connections that the proxies of nodes in the ambient
+// mesh reset by policy, a suspect for each workload that is called.
+type nodeDenials []*nodeDenial
+
+type nodeDenial struct {
+	Suspect
+	count int
+}
+
+// add takes in an entry of a node's proxy, which names both ends.
+// Source: istio/ztunnel src/proxy.rs, the access log.
+func (list nodeDenials) add(facts *probes.Facts, workloads *probes.WorkloadIndex, entry logged, said Evidence) nodeDenials {
+	pods, err := probes.Pods.Of(facts)
+	if err != nil {
+		return list
+	}
+	c := entry.captures
+	server := pods.Get(c["serverNamespace"], c["server"])
+	if server == nil {
+		return list // gone since
+	}
+	owner := workloads.Of(server)
+	i := slices.IndexFunc(list, func(d *nodeDenial) bool { return d.Subjects[0] == owner })
+	if i < 0 {
+		d := denial{server: []*corev1.Pod{server}, client: pods.Get(c["clientNamespace"], c["client"]), name: short(owner), plain: true}
+		if c["policyName"] != "" {
+			d.policy = c["policyNamespace"] + "/" + c["policyName"]
+		}
+		i, list = len(list), append(list, &nodeDenial{Suspect: Suspect{Subjects: appendRef([]Ref{owner}, podRef(server)), Data: d, Count: 1}})
+	}
+	n := list[i]
+	if n.count += entry.Count; len(n.Found) < maxExamples {
+		n.Found = append(n.Found, said)
+	}
+	return list
+}
+
 // authorizationDenies: the AuthorizationPolicy that denies a call.
 var authorizationDenies = &Rule{
-	ID: "authorization-policy-denies", Explains: []*Rule{meshCallsDenied, targetUnreachable}, Needs: []probes.Any{probes.AuthorizationRules, probes.Namespaces},
+	ID: "authorization-policy-denies", Explains: append([]*Rule{meshCallsDenied, targetUnreachable}, ailing...), Needs: []probes.Any{probes.AuthorizationRules, probes.Namespaces},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		list, err := probes.AuthorizationRules.Of(facts)
 		if err != nil {
@@ -100,8 +148,14 @@ var authorizationDenies = &Rule{
 			if p == nil {
 				continue
 			}
+			hurt := []*Finding{e}
+			for _, o := range effects { // the caller's own troubles, where the proxy names it
+				if e.Rule == meshCallsDenied && d.plain && d.client != nil && slices.Contains(troubled(o), d.client) {
+					hurt = appendOnce(hurt, o)
+				}
+			}
 			found = append(found, Suspect{
-				Subjects: []Ref{authorizationRef(p), e.Subject()}, Effects: []*Finding{e},
+				Subjects: []Ref{authorizationRef(p), e.Subject()}, Effects: hurt,
 				Vars:  map[string]string{"server": d.name, "action": cmp.Or(p.Spec.Action, "ALLOW"), "scope": scopeWords(p), "why": why},
 				Found: append(slices.Clone(e.Found), SawObject("authorizationpolicies.security.istio.io", p.Namespace, p.Name, "AuthorizationPolicy %s/%s (%s, for %s): %s", p.Namespace, p.Name, cmp.Or(p.Spec.Action, "ALLOW"), scopeWords(p), why)),
 			})

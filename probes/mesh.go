@@ -12,6 +12,7 @@ var (
 	PeerAuthentications = actedOnBy[PeerAuthentication]("istiod", "peerauthentications.security.istio.io", "which pods take only mutual TLS")
 	DestinationRules    = actedOnBy[DestinationRule]("istiod", "destinationrules.networking.istio.io", "how proxies call a host, and its subsets")
 	ServiceEntries      = actedOnBy[ServiceEntry]("istiod", "serviceentries.networking.istio.io", "hosts that the mesh knows besides the cluster's Services")
+	Sidecars            = actedOnBy[Sidecar]("istiod", "sidecars.networking.istio.io", "what the sidecars of pods let out")
 	IstioGateways       = actedOnBy[IstioGateway]("istiod", "gateways.networking.istio.io", "which gateway pods serve which hosts, with which certificate")
 	VirtualServices     = actedOnBy[VirtualService]("istiod", "virtualservices.networking.istio.io", "where proxies send the requests for a host")
 )
@@ -139,6 +140,24 @@ type IstioGateway struct {
 			} `json:"tls,omitempty"`
 		} `json:"servers,omitempty"`
 	} `json:"spec"`
+}
+
+// A Sidecar says what the sidecars of pods let out. Source: istio.io/api networking/v1 Sidecar.
+type Sidecar struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		WorkloadSelector *struct {
+			Labels map[string]string `json:"labels,omitempty"`
+		} `json:"workloadSelector,omitempty"`
+		OutboundTrafficPolicy *OutboundTrafficPolicy `json:"outboundTrafficPolicy,omitempty"`
+	} `json:"spec"`
+}
+
+// An OutboundTrafficPolicy says what becomes of traffic to hosts that the mesh
+// does not know: ALLOW_ANY, or REGISTRY_ONLY.
+type OutboundTrafficPolicy struct {
+	Mode string `json:"mode,omitempty"`
 }
 
 // A ServiceEntry adds hosts to the mesh. Source: istio.io/api networking/v1 ServiceEntry.

@@ -1,6 +1,7 @@
 package logread
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"regexp"
@@ -129,10 +130,7 @@ func target(captures map[string]string, text string) (host, port string) {
 	if host == "" && captures != nil || host != "" && port == "" {
 		for _, m := range inURL.FindAllStringSubmatch(head, 4) {
 			if host == "" || strings.EqualFold(m[1], host) {
-				host, port = m[1], m[2]
-				if port == "" {
-					port = map[string]string{"https": "443", "http": "80"}[m[0][:strings.IndexByte(m[0], ':')]]
-				}
+				host, port = m[1], cmp.Or(m[2], urlPort(m[0]))
 				break
 			}
 		}
@@ -160,11 +158,29 @@ func target(captures map[string]string, text string) (host, port string) {
 	if timeOfDay.MatchString(host) {
 		return "", ""
 	}
-	// A DSN that is quoted says by which name the address was found.
-	if m := dsnHost.FindStringSubmatch(head); m != nil && net.ParseIP(host) != nil {
-		host = m[1]
+	if net.ParseIP(host) != nil {
+		host = nameOf(head, host, port)
 	}
 	return host, port
+}
+
+// nameOf is the name by which an address was found, where a DSN or a URL of
+// the same port says it; else the address.
+func nameOf(head, address, port string) string {
+	if m := dsnHost.FindStringSubmatch(head); m != nil {
+		return m[1]
+	}
+	for _, m := range inURL.FindAllStringSubmatch(head, 4) {
+		if at := cmp.Or(m[2], urlPort(m[0])); at == port && net.ParseIP(m[1]) == nil {
+			return m[1]
+		}
+	}
+	return address
+}
+
+// urlPort is the port that a URL without one means; empty if it isn't known.
+func urlPort(u string) string {
+	return map[string]string{"https": "443", "http": "80"}[u[:strings.IndexByte(u, ':')]]
 }
 
 // ownFrame is the first frame of a panic or exception that is the program's
