@@ -44,7 +44,7 @@ var argocdNotPermitted = refusedBy("argocd-not-permitted", "does the project not
 			}
 			says := fmt.Sprintf("it permits the destinations %s and the sources %s", listed(words), listed(p.Spec.SourceRepos))
 			a.Evidence = append(a.Evidence, SawObject("appprojects.argoproj.io", p.Namespace, p.Name, "AppProject %s: %s", p.Name, says))
-			a = a.With("permits", " "+strings.ToUpper(says[:1])+says[1:]+".")
+			a = a.With("permits", " "+capital(says)+".")
 		}
 		return a
 	})

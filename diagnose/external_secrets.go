@@ -103,7 +103,7 @@ func conditionWords(c *metav1.Condition) string {
 	if c == nil {
 		return "it has no Ready condition: nothing has acted on it"
 	}
-	return fmt.Sprintf("Ready=%s, %s: %s", c.Status, c.Reason, c.Message)
+	return strings.TrimSuffix(fmt.Sprintf("%s=%s, %s: %s", c.Type, c.Status, c.Reason, c.Message), ": ")
 }
 
 // keys are the entries that the Secret is made from, sorted.

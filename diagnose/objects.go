@@ -176,7 +176,7 @@ func controllerDown(facts *probes.Facts, acts string, parts ...string) *objectFa
 
 // controllerNotRunning: nothing acts on objects, as their controller is down.
 var controllerNotRunning = func() *Rule {
-	r := ofObject("controller-not-running", "does no pod of the controller that acts on {object} run?", gatewayIgnored, gatewayNotProgrammed, routeNotServed, certificateNotReady, scaledObjectNotReady, fluxNotReady, ingressNotServed)
+	r := ofObject("controller-not-running", "does no pod of the controller that acts on {object} run?", gatewayIgnored, gatewayNotProgrammed, routeNotServed, certificateNotReady, scaledObjectNotReady, fluxNotReady, ingressNotServed, operatedNotReady)
 	r.Relay = true
 	return r
 }()

@@ -163,7 +163,7 @@ var iamActionDenied = &Rule{
 var refusalHurts = []*Rule{
 	awsCallsRefused, noNodeFromKarpenter, poolNotReady, classNotReady, poolUnusable, nodeClaimNotLaunched, karpenterDown, karpenterFailing, networkNotReady,
 	claimNotBound, volumeNotMounted, podCrashLooping, podNotReady, podNotStarting, loadBalancerNotReady, stuckTerminating,
-	externalSecretNotSynced, secretStoreNotReady,
+	externalSecretNotSynced, secretStoreNotReady, claimNotResized,
 }
 
 // refusedEffects are the effects that a denial can have.
@@ -183,7 +183,7 @@ func refusedEffects(d *probes.Denial, effects []*Finding) []*Finding {
 			if id == "aws-ebs-csi-driver" && d.Blocks() {
 				list = append(list, e)
 			}
-		case volumeNotMounted: // the event quotes what the driver was refused
+		case volumeNotMounted, claimNotResized: // the event quotes what the driver was refused
 			if slices.ContainsFunc(e.Evidence(), func(x Evidence) bool { return strings.Contains(x.Says, d.Action) }) {
 				list = append(list, e)
 			}

@@ -52,6 +52,8 @@ func Rules() []*Rule {
 		fluxRules,
 		argocdRules,
 		kedaRules,
+		resizingRules,
+		operatedRules,
 		installRiskRules,
 		poolRoleRules,
 		meshPolicyRules,

@@ -92,27 +92,52 @@ var webhookDenies = admissionRule("webhook-denies-pods", "did an admission webho
 
 // webhookUnreachable: the API server can't get an answer from a webhook whose
 // failurePolicy is Fail. What is wrong behind it decides who is to change.
-var webhookUnreachable = relay(admissionRule("webhook-unreachable", "does the API server get no answer from a webhook that must approve the pods of {workload}?", "webhook-call",
-	[]probes.Any{probes.ValidatingWebhooks, probes.MutatingWebhooks, probes.Services, probes.EndpointSlices, probes.Deployments}, func(facts *probes.Facts, c shortage, s *Suspect) Answer {
-		m := webhookFailed.FindStringSubmatch(c.says)
-		if m == nil {
-			return Answered(false, Saw("events", nil, "no failed call of a webhook is reported"))
+var webhookUnreachable = relay(alsoOfInstalls(admissionRule("webhook-unreachable", "does the API server get no answer from a webhook that must approve what {workload} makes?", "webhook-call",
+	[]probes.Any{probes.ValidatingWebhooks, probes.MutatingWebhooks, probes.Services, probes.EndpointSlices, probes.Deployments}, webhookAnswers)))
+
+// alsoOfInstalls lets the rule explain what Helm, Argo CD or Flux could not
+// apply as well.
+func alsoOfInstalls(r *Rule) *Rule {
+	ofPods := r.Suspects
+	r.Explains = append(slices.Clone(installing), r.Explains...)
+	r.Suspects = func(facts *probes.Facts, effects []*Finding) []Suspect {
+		suspects := ofPods(facts, effects)
+		for _, e := range effects {
+			refused, _ := e.Data.([]setback)
+			for _, b := range refused {
+				if webhookFailed.MatchString(b.text) {
+					c := shortage{workload: e.Subject(), says: b.text, seen: b.from}
+					s := Suspect{Subjects: []Ref{c.workload}, Effects: []*Finding{e}, Vars: map[string]string{"workload": short(c.workload), "podNamespace": c.workload.Namespace}}
+					s.Data = webhookAnswers(facts, c, &s)
+					suspects = append(suspects, s)
+				}
+			}
 		}
-		h, err := hookNamed(facts, m[1])
-		if err != nil {
-			return CantTell(err, c.seen)
-		}
-		s.Subjects = []Ref{h.config, c.workload}
-		s.Vars["webhook"], s.Vars["config"], s.Vars["configKind"], s.Vars["error"], s.Vars["says"] = m[1], h.config.Name, h.config.Kind, m[2], m[2]
-		configured := SawObject(h.resource(), "", h.config.Name, "%s %s calls the webhook %s with failurePolicy %s", h.config.Kind, h.config.Name, m[1], h.policy)
-		if strings.Contains(m[2], "x509") || strings.Contains(m[2], "certificate") {
-			return badCertificate(facts, *h, m[2], s, c.seen, configured)
-		}
-		if h.client.Service == nil {
-			return CantTell(fmt.Errorf("the webhook %s is outside the cluster: %s", m[1], m[2]), c.seen, configured)
-		}
-		return backendOf(facts, *h, c, m[2], s, configured)
-	}))
+		return mergedAnswers(suspects)
+	}
+	return r
+}
+
+func webhookAnswers(facts *probes.Facts, c shortage, s *Suspect) Answer {
+	m := webhookFailed.FindStringSubmatch(c.says)
+	if m == nil {
+		return Answered(false, Saw("events", nil, "no failed call of a webhook is reported"))
+	}
+	h, err := hookNamed(facts, m[1])
+	if err != nil {
+		return CantTell(err, c.seen)
+	}
+	s.Subjects = []Ref{h.config, c.workload}
+	s.Vars["webhook"], s.Vars["config"], s.Vars["configKind"], s.Vars["error"], s.Vars["says"] = m[1], h.config.Name, h.config.Kind, m[2], m[2]
+	configured := SawObject(h.resource(), "", h.config.Name, "%s %s calls the webhook %s with failurePolicy %s", h.config.Kind, h.config.Name, m[1], h.policy)
+	if strings.Contains(m[2], "x509") || strings.Contains(m[2], "certificate") {
+		return badCertificate(facts, *h, m[2], s, c.seen, configured)
+	}
+	if h.client.Service == nil {
+		return CantTell(fmt.Errorf("the webhook %s is outside the cluster: %s", m[1], m[2]), c.seen, configured)
+	}
+	return backendOf(facts, *h, c, m[2], s, configured)
+}
 
 // notServedThere are the words for a webhook server's 404.
 // Source: kubernetes staging/src/k8s.io/apimachinery/pkg/api/errors (NewGenericServerResponse).

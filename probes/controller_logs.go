@@ -52,6 +52,13 @@ var controllers = map[string]struct{ labels, images []string }{
 	"kube-proxy":                   {[]string{"kube-proxy"}, []string{"kube-proxy", "kube-proxy-minimal"}},
 	"kube-scheduler":               {[]string{"kube-scheduler"}, []string{"kube-scheduler"}},
 	"kube-controller-manager":      {[]string{"kube-controller-manager"}, []string{"kube-controller-manager"}},
+	"strimzi":                      {[]string{"strimzi-cluster-operator"}, []string{"strimzi/operator"}},
+	"cloudnative-pg":               {[]string{"cloudnative-pg"}, []string{"cloudnative-pg/cloudnative-pg"}},
+	"rabbitmq-cluster-operator":    {[]string{"rabbitmq-cluster-operator"}, []string{"rabbitmqoperator/cluster-operator"}},
+	"prometheus-operator":          {nil, []string{"prometheus-operator/prometheus-operator"}},
+	"mongodb-kubernetes-operator":  {[]string{"mongodb-kubernetes-operator"}, []string{"mongodb-kubernetes-operator"}},
+	"elastic-operator":             {[]string{"elastic-operator"}, []string{"eck/eck-operator"}},
+	"knative":                      {nil, []string{"knative.dev/serving/cmd/controller"}},
 }
 
 // maxControllerPods bounds what is read of a DaemonSet; pods in trouble come first.
