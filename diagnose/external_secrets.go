@@ -19,7 +19,7 @@ const syncPatience = patience
 // externalSecretNotSynced: the Secret that a pod waits for is made by an
 // ExternalSecret, and that can't be synced.
 var externalSecretNotSynced = &Rule{
-	ID: "external-secret-not-synced", Explains: []*Rule{secretMissing}, Needs: []probes.Any{probes.ExternalSecrets, probes.SecretStores, probes.ClusterSecretStores},
+	ID: "external-secret-not-synced", Explains: []*Rule{secretMissing}, Needs: []probes.Any{probes.ExternalSecrets, probes.SecretStores, probes.ClusterSecretStores, probes.Events},
 	Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 		list, err := probes.ExternalSecrets.Of(facts)
 		if err != nil {
@@ -32,14 +32,20 @@ var externalSecretNotSynced = &Rule{
 				if es.Makes() != wanted.Name {
 					continue
 				}
-				ready := meta.FindStatusCondition(es.Status.Conditions, "Ready")
-				found = append(found, Suspect{
-					Subjects: []Ref{{Kind: "ExternalSecret", Namespace: es.Namespace, Name: es.Name}, wanted}, Effects: []*Finding{e}, Data: unsynced{es, storeOf(facts, es)},
+				ref := Ref{Kind: "ExternalSecret", Namespace: es.Namespace, Name: es.Name}
+				s := Suspect{
+					Subjects: []Ref{ref, wanted}, Effects: []*Finding{e}, Data: unsynced{es, storeOf(facts, es)},
 					Vars: map[string]string{
-						"secret": wanted.Name, "store": short(es.Store()), "says": conditionWords(ready), "keys": listed(unsynced{es, nil}.keys()),
-						"workload": e.Vars["workload"], "advice": remoteAdvice(conditionWords(ready)),
+						"secret": wanted.Name, "store": short(es.Store()), "says": conditionWords(meta.FindStatusCondition(es.Status.Conditions, "Ready")), "keys": listed(unsynced{es, nil}.keys()), "workload": e.Vars["workload"],
 					},
-				})
+				}
+				// The condition says only that it failed; the event quotes the store.
+				if event := lastEvent(facts, ref, "UpdateFailed"); event != nil {
+					s.Vars["says"] += " (" + clip(event.Message, 420) + ")"
+					s.Found = []Evidence{eventOn(event)}
+				}
+				s.Vars["advice"] = remoteAdvice(s.Vars["says"])
+				found = append(found, s)
 			}
 		}
 		return found

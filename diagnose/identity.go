@@ -29,7 +29,7 @@ func (c identityCase) is(kinds ...probes.DenialKind) bool {
 // unclaimed is whether the calls were made without a role of the pod's own.
 func (c identityCase) unclaimed() bool {
 	return slices.ContainsFunc(c.denials, func(d *probes.Denial) bool {
-		return d.Kind == probes.NoCredentials || d.Kind == probes.Denied && lacksOwnRole(d)
+		return d.Kind == probes.NoCredentials || d.Kind == probes.Denied && lacksOwnRole(d, c.object)
 	})
 }
 
@@ -71,12 +71,12 @@ func identityCases(facts *probes.Facts) []identityCase {
 	var all []identityCase
 	for _, d := range denials {
 		pod := pods.Get(d.Namespace, d.Pod)
-		if pod == nil || bygone(d, facts.Source().Now()) || d.Kind == probes.Denied && !lacksOwnRole(d) {
-			continue
-		}
 		c := identityCase{account: Ref{Kind: "ServiceAccount", Namespace: d.Namespace, Name: d.ServiceAccount}, workload: d.Workload, pod: pod}
 		if accounts != nil {
 			c.object = accounts.Get(d.Namespace, d.ServiceAccount)
+		}
+		if pod == nil || bygone(d, facts.Source().Now()) || d.Kind == probes.Denied && !lacksOwnRole(d, c.object) {
+			continue
 		}
 		i := slices.IndexFunc(all, func(o identityCase) bool { return o.account == c.account && o.workload == c.workload })
 		if i < 0 {

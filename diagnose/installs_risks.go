@@ -234,7 +234,7 @@ var nodesWithoutKarpenter = &Rule{
 		Run: func(facts *probes.Facts, s Suspect) Answer {
 			claims := Saw("nodeclaims.karpenter.sh", nil, "%s NodeClaims are there: %s", s.Vars["count"], s.Vars["claims"])
 			if c, err := probes.EKSCluster.Of(facts); err == nil && string(c.Status) == "DELETING" {
-				return Answered(true, claims, Saw("aws/eks/describe-cluster", nil, "cluster %s is DELETING", c.Name)).With("why", "the cluster is being deleted")
+				return Answered(true, claims, Saw("aws/eks/describe-cluster", nil, "cluster %s is DELETING", c.Name)).With("why", "The cluster is being deleted")
 			}
 			deployments, err := probes.Deployments.Of(facts)
 			pods, err2 := probes.Pods.Of(facts)
@@ -302,4 +302,4 @@ var accountWithoutRole = &Rule{
 	}},
 }
 
-var installRiskRules = []*Rule{argocdRevisionApart, argocdCompareStale, targetsOwnedTwice, nodesWithoutKarpenter, accountWithoutRole}
+var installRiskRules = []*Rule{argocdRevisionApart, argocdCompareStale, targetsOwnedTwice, nodesWithoutKarpenter, accountWithoutRole, interfacesLeft, budgetNotComputed}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/pposiraegi/ppodoctor/knowledge"
 	"github.com/pposiraegi/ppodoctor/probes"
 	"github.com/pposiraegi/ppodoctor/probes/iampolicy"
@@ -89,14 +91,16 @@ func byRole(facts *probes.Facts) []roleRefusal {
 	accounts, _ := probes.ServiceAccounts.Of(facts) // only names the role where the line doesn't
 	var all []roleRefusal
 	for _, d := range denials {
-		if d.Kind != probes.Denied || bygone(d, facts.Source().Now()) || lacksOwnRole(d) {
+		var account *corev1.ServiceAccount
+		if accounts != nil {
+			account = accounts.Get(d.Namespace, d.ServiceAccount)
+		}
+		if d.Kind != probes.Denied || bygone(d, facts.Source().Now()) || lacksOwnRole(d, account) {
 			continue
 		}
 		role := probes.RoleName(d.Principal)
-		if d.Principal == "" && accounts != nil {
-			if sa := accounts.Get(d.Namespace, d.ServiceAccount); sa != nil {
-				role = probes.RoleName(sa.Annotations[probes.RoleAnnotation])
-			}
+		if d.Principal == "" && account != nil {
+			role = probes.RoleName(account.Annotations[probes.RoleAnnotation])
 		}
 		if role == "" {
 			continue
@@ -111,9 +115,10 @@ func byRole(facts *probes.Facts) []roleRefusal {
 }
 
 // lacksOwnRole is whether a call was made with the node's role, though the
-// program needs one of its own.
-func lacksOwnRole(d *probes.Denial) bool {
-	return d.AsNode() && (d.Component == nil || d.Component.Identity == "role")
+// program needs one of its own or its service account (nil if it isn't known)
+// names one.
+func lacksOwnRole(d *probes.Denial, account *corev1.ServiceAccount) bool {
+	return d.AsNode() && (d.Component == nil || d.Component.Identity == "role" || account != nil && account.Annotations[probes.RoleAnnotation] != "")
 }
 
 // iamActionDenied: the policies that bind a role don't allow a call that a
@@ -222,6 +227,10 @@ func appendNew[T comparable](list []T, more ...T) []T {
 func stillRefused(facts *probes.Facts, r roleRefusal) Answer {
 	solver, err := probes.Permissions.Of(facts)
 	if err != nil {
+		return CantTell(err)
+	}
+	// Whether the program was to use the node's role its service account says.
+	if _, err := probes.ServiceAccounts.Of(facts); err != nil && slices.ContainsFunc(r.denials, (*probes.Denial).AsNode) {
 		return CantTell(err)
 	}
 	if sims, err := refusedSimulated.Of(facts); err == nil {

@@ -60,6 +60,22 @@ func lastResizing(facts *probes.Facts, events *probes.EventList, claim Ref) *cor
 	return last
 }
 
+// lastEvent is the newest event of that reason about an object, nil if there
+// is none.
+func lastEvent(facts *probes.Facts, about Ref, reason string) *corev1.Event {
+	events, err := probes.Events.Of(facts)
+	if err != nil {
+		return nil
+	}
+	var last *corev1.Event
+	for _, e := range events.About(about) {
+		if e.Reason == reason && (last == nil || probes.EventTime(e).After(probes.EventTime(last))) {
+			last = e
+		}
+	}
+	return last
+}
+
 func eventOn(e *corev1.Event) Evidence {
 	at := probes.EventTime(e)
 	saw := SawObject("events", e.Namespace, e.Name, "event %s on %s %s: %s", e.Reason, strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, clip(e.Message, 420))
