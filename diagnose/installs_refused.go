@@ -138,8 +138,16 @@ var objectFieldUnknown = refusedBy("object-field-unknown",
 		vars["field"] = strings.TrimPrefix(cmp.Or(vars["field"], vars["field2"]), ".")
 		vars["advice"] = FieldAdvice(vars["field"], r.of.Kind+" "+r.text)
 		vars["where"] = cmp.Or(vars["object"], vars["installer"])
+		vars["explain"] = ExplainPath(cmp.Or(r.of.Kind, "KIND"), vars["field"])
 		return r.of
 	}, nil, asSaid)
+
+var fieldIndex = regexp.MustCompile(`\[[^\]]*\]`)
+
+// ExplainPath is a field as kubectl explain wants it: "nodepool.spec.template".
+func ExplainPath(kind, field string) string {
+	return strings.TrimSuffix(strings.ToLower(kind)+"."+fieldIndex.ReplaceAllString(field, ""), ".")
+}
 
 // FieldAdvice is what is true of fields that people expect.
 // Sources: CRDs of Karpenter v0.32 to v1.15 and of Gateway API v0.8.1 to v1.6.1.
@@ -164,6 +172,7 @@ var objectInvalid = refusedBy("object-invalid",
 	func(r setback, vars map[string]string) Ref {
 		vars["where"] = cmp.Or(vars["object"], vars["installer"])
 		vars["reason"] = clip(vars["reason"], 300)
+		vars["explain"] = ExplainPath(cmp.Or(r.of.Kind, "KIND"), vars["field"])
 		return r.of
 	}, nil, asSaid)
 

@@ -26,8 +26,8 @@ break a chart; each with file and line, and what to do.
 Custom kinds are held against the CustomResourceDefinitions of a capture
 (--snapshot) or of the running cluster (--live, --context), else against those
 of Karpenter and the Gateway API that come with the program. Kinds of
-Kubernetes itself are held against its types. Rules in CEL and webhooks are not
-run.
+Kubernetes itself are held against its types. A schema's rules in CEL are run;
+webhooks and admission policies are not asked.
 
 Exit codes, the same in every format:
   0  nothing wrong, and all could be judged

@@ -13,8 +13,11 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -52,7 +55,7 @@ func Files(ctx context.Context, names []string, stdin io.Reader, src probes.Sour
 	if src != nil {
 		l.cluster(ctx, src)
 	}
-	l.look()
+	l.look(ctx)
 	slices.SortStableFunc(l.faults, diagnose.CompareCauses)
 	d := diagnose.Document(l.faults, l.gaps)
 	if src != nil {
@@ -109,7 +112,7 @@ func (l *linter) fault(d *document, path, rule string, subjects []probes.Ref, va
 	l.faults = append(l.faults, diagnose.Told(l.knowledge, rule, subjects, vars, facts))
 }
 
-func (l *linter) look() {
+func (l *linter) look(ctx context.Context) {
 	for _, d := range l.docs { // what the files themselves bring
 		if d.text("kind") == "CustomResourceDefinition" {
 			l.defined(d)
@@ -119,7 +122,7 @@ func (l *linter) look() {
 		switch {
 		case d.manifest():
 			l.objects++
-			l.manifest(d)
+			l.manifest(ctx, d)
 			l.namespace(d)
 			l.inlineValues(d)
 			l.grafanaMap(d)
@@ -150,7 +153,7 @@ func short(r probes.Ref) string {
 }
 
 // manifest holds an object against the schema of its kind.
-func (l *linter) manifest(d *document) {
+func (l *linter) manifest(ctx context.Context, d *document) {
 	apiVersion, kind := d.text("apiVersion"), d.text("kind")
 	group, version, ok := strings.Cut(apiVersion, "/")
 	if !ok {
@@ -178,7 +181,7 @@ func (l *linter) manifest(d *document) {
 		}, fmt.Sprintf("%s is of %s; %s serves %s: refused", short(d.ref()), apiVersion, l.schemas.from[group+"/"+kind], strings.Join(versions(crd), ", ")))
 		return
 	}
-	flaws, err := against(crd, version, d.object)
+	flaws, err := against(ctx, crd, version, d.object)
 	if err != nil {
 		l.gap(&probes.Gap{Document: probes.Document{Path: crd.Name}, Reason: probes.Unreadable, Detail: err.Error()})
 		return
@@ -186,10 +189,10 @@ func (l *linter) manifest(d *document) {
 	l.flaws(d, flaws, l.schemas.from[group+"/"+kind])
 }
 
-// flaws tells what a schema has against an object.
+// flaws tells what a schema has against an object, a fault for each field.
 func (l *linter) flaws(d *document, flaws []flaw, by string) {
-	for _, f := range flaws {
-		vars := map[string]string{"where": short(d.ref()), "field": f.path}
+	for _, f := range byField(flaws) {
+		vars := map[string]string{"where": short(d.ref()), "field": f.path, "explain": diagnose.ExplainPath(d.text("kind"), f.path)}
 		if f.unknown {
 			vars["advice"] = diagnose.FieldAdvice(f.path, d.text("kind"))
 			l.fault(d, f.path, "object-field-unknown", []probes.Ref{d.ref()}, vars,
@@ -199,6 +202,20 @@ func (l *linter) flaws(d *document, flaws []flaw, by string) {
 		vars["reason"] = f.says
 		l.fault(d, f.path, "object-invalid", []probes.Ref{d.ref()}, vars, fmt.Sprintf("%s: %s, by %s: refused", f.path, f.says, by))
 	}
+}
+
+// byField joins what is said of one field.
+func byField(flaws []flaw) []flaw {
+	var list []flaw
+	for _, f := range flaws {
+		i := slices.IndexFunc(list, func(o flaw) bool { return o.path == f.path && o.unknown == f.unknown })
+		if i < 0 {
+			list = append(list, f)
+		} else if !strings.Contains(list[i].says, f.says) {
+			list[i].says += "; " + f.says
+		}
+	}
+	return list
 }
 
 var (
@@ -220,8 +237,11 @@ func (l *linter) builtIn(d *document) {
 			fmt.Sprintf("%s is of %s, which Kubernetes %s and later do not serve: refused", short(d.ref()), d.text("apiVersion"), since))
 		return
 	}
-	_, _, err = strictly.Decode(raw, nil, nil)
+	object, _, err := strictly.Decode(raw, nil, nil)
 	strict, _ := runtime.AsStrictDecodingError(err)
+	if object != nil {
+		l.flaws(d, selectorFlaws(object), by)
+	}
 	switch {
 	case err == nil:
 	case strict != nil:
@@ -241,6 +261,33 @@ func (l *linter) builtIn(d *document) {
 		}
 		l.flaws(d, []flaw{f}, by)
 	}
+}
+
+// selectorFlaws is what the API server has against a workload whose selector
+// does not take its own pods.
+// Source: kubernetes pkg/apis/apps/validation/validation.go.
+func selectorFlaws(object runtime.Object) []flaw {
+	var selector *metav1.LabelSelector
+	var template corev1.PodTemplateSpec
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		selector, template = o.Spec.Selector, o.Spec.Template
+	case *appsv1.StatefulSet:
+		selector, template = o.Spec.Selector, o.Spec.Template
+	case *appsv1.DaemonSet:
+		selector, template = o.Spec.Selector, o.Spec.Template
+	case *appsv1.ReplicaSet:
+		selector, template = o.Spec.Selector, o.Spec.Template
+	default:
+		return nil
+	}
+	if selector == nil {
+		return []flaw{{path: "spec.selector", says: "Required value"}}
+	}
+	if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || !s.Matches(labels.Set(template.Labels)) {
+		return []flaw{{path: "spec.template.metadata.labels", says: fmt.Sprintf("`selector` (%s) does not match template `labels` (%s)", metav1.FormatLabelSelector(selector), labels.Set(template.Labels))}}
+	}
+	return nil
 }
 
 // namespace asks whether an object's namespace is there before it: in the

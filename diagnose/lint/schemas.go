@@ -12,10 +12,12 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pposiraegi/ppodoctor/probes"
@@ -123,10 +125,10 @@ type flaw struct {
 	says    string // else: why it is refused
 }
 
-// against holds a custom object against its schema, as the API server does:
-// defaults are filled in, unknown fields named, the rest validated. Rules in
-// CEL are not run.
-func against(d *apiextensionsv1.CustomResourceDefinition, version string, object map[string]any) ([]flaw, error) {
+// against holds a custom object against its schema, as the API server does when
+// it is made: defaults are filled in, unknown fields named, the rest validated,
+// and where all is of the right form the schema's rules in CEL are run.
+func against(ctx context.Context, d *apiextensionsv1.CustomResourceDefinition, version string, object map[string]any) ([]flaw, error) {
 	var schema *apiextensionsv1.JSONSchemaProps
 	for _, v := range d.Spec.Versions {
 		if v.Name == version && v.Schema != nil {
@@ -148,15 +150,32 @@ func against(d *apiextensionsv1.CustomResourceDefinition, version string, object
 	if err != nil {
 		return nil, fmt.Errorf("reading the schema of %s: %w", d.Name, err)
 	}
-	object = runtime.DeepCopyJSON(object)
+	if object, err = asDecoded(object); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", d.Spec.Names.Kind, err)
+	}
 	delete(object, "status") // nobody applies it
 	var flaws []flaw
 	for _, path := range pruning.PruneWithOptions(object, structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
 		flaws = append(flaws, flaw{path: path, unknown: true})
 	}
 	defaulting.Default(object, structural)
-	for _, e := range validation.ValidateCustomResource(nil, object, validator) {
+	errs := validation.ValidateCustomResource(nil, object, validator)
+	if rules := cel.NewValidator(structural, true, celconfig.PerCallLimit); len(errs) == 0 && rules != nil {
+		errs, _ = rules.Validate(ctx, nil, structural, object, nil, celconfig.RuntimeCELCostBudget)
+	}
+	for _, e := range errs {
 		flaws = append(flaws, flaw{path: e.Field, says: e.ErrorBody()})
 	}
 	return flaws, nil
+}
+
+// asDecoded is an object as the API server decodes it: with whole numbers as
+// such, which rules in CEL insist on.
+func asDecoded(object map[string]any) (map[string]any, error) {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	var decoded map[string]any
+	return decoded, json.Unmarshal(raw, &decoded)
 }

@@ -191,7 +191,8 @@ func (l *linter) defaultsIn(d *document, path string, where probes.Ref, list any
 
 func (l *linter) grafanaValues(v values) {
 	grafana, prefix := v.object, v.prefix
-	stack := v.chart == "kube-prometheus-stack" || v.chart == "" && v.has("grafana") && v.has("prometheus", "alertmanager", "prometheusOperator", "kube-state-metrics", "kubeStateMetrics", "defaultRules")
+	stack := v.chart == "kube-prometheus-stack" || v.chart == "" && v.has("grafana") && v.has("prometheus", "alertmanager", "prometheusOperator", "kube-state-metrics", "kubeStateMetrics", "defaultRules") ||
+		v.chart == "" && v.get("grafana", "additionalDataSources") != nil // a key of this chart alone
 	if inner, ok := v.get("grafana").(map[string]any); ok && stack {
 		grafana, prefix = inner, prefix+"grafana."
 	} else if v.chart != "grafana" && !(v.chart == "" && v.has("datasources", "grafana.ini")) {

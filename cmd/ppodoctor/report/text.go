@@ -84,7 +84,11 @@ func (t *textReport) contents() {
 	t.blank()
 	for i, c := range t.d.Causes {
 		n := fmt.Sprintf("%s%*d ", in1, len(fmt.Sprint(len(t.d.Causes))), i+1)
-		t.line(n, strings.Repeat(" ", len(n)), fmt.Sprintf("%s — %s (%s: %d)", c.Title, c.Subject, strings.ToLower(t.Symptoms), len(c.Effects)), t.plain)
+		line := fmt.Sprintf("%s — %s", c.Title, c.Subject)
+		if len(c.Effects) > 0 {
+			line += fmt.Sprintf(" (%s: %d)", strings.ToLower(t.Symptoms), len(c.Effects))
+		}
+		t.line(n, strings.Repeat(" ", len(n)), line, t.plain)
 	}
 }
 
