@@ -85,6 +85,7 @@ func PreflightFor(ctx context.Context, facts *probes.Facts, k *knowledge.Knowled
 			p.of = c
 			p.namespace()
 			p.kinds()
+			p.own()
 			p.storage()
 			p.account()
 			p.nodes()
@@ -195,6 +196,30 @@ func (p *preflight) kinds() {
 			continue
 		}
 		p.add(need, NeedMet, "it serves "+strings.Join(servedVersions(d), ", "), "")
+	}
+}
+
+// own asks about the kinds that the component brings: where they are there
+// already, of an older release, they must serve the version that it speaks.
+func (p *preflight) own() {
+	list, err := probes.Definitions.Of(p.facts)
+	for _, k := range p.of.Own {
+		need := "kind " + k.Name
+		if err != nil {
+			p.cantTell(need, err)
+			continue
+		}
+		d := list.Get("", k.Name)
+		switch {
+		case d == nil && p.pod() != nil:
+			p.add(need, NeedUnmet, "it is not installed, though the component runs", k.From)
+		case d == nil:
+			p.add(need, NeedMet, "it is not there yet, and comes with the component", "")
+		case k.Version != "" && !serves(d, k.Version):
+			p.add(need, NeedUnmet, fmt.Sprintf("an older release has left it: it serves %s, not %s, and Helm does not upgrade it", strings.Join(servedVersions(d), ", "), k.Version), k.From)
+		default:
+			p.add(need, NeedMet, "it serves "+strings.Join(servedVersions(d), ", "), "")
+		}
 	}
 }
 

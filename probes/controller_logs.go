@@ -52,6 +52,7 @@ var controllers = map[string]struct{ labels, images []string }{
 	"kube-proxy":                   {[]string{"kube-proxy"}, []string{"kube-proxy", "kube-proxy-minimal"}},
 	"kube-scheduler":               {[]string{"kube-scheduler"}, []string{"kube-scheduler"}},
 	"kube-controller-manager":      {[]string{"kube-controller-manager"}, []string{"kube-controller-manager"}},
+	"loki":                         {[]string{"loki"}, []string{"grafana/loki"}},
 	"strimzi":                      {[]string{"strimzi-cluster-operator"}, []string{"strimzi/operator"}},
 	"cloudnative-pg":               {[]string{"cloudnative-pg"}, []string{"cloudnative-pg/cloudnative-pg"}},
 	"rabbitmq-cluster-operator":    {[]string{"rabbitmq-cluster-operator"}, []string{"rabbitmqoperator/cluster-operator"}},
