@@ -21,6 +21,9 @@ var (
 	droppedMeanings = []string{"tcp-timeout", "tcp-no-route", "net-unreachable", "timeout-ambiguous", "read-timeout"}
 	otherMeanings   = []string{"tcp-reset", "no-healthy-upstream", "mesh-fault", "rpc-unavailable", "db-unreachable", "kafka-unreachable", "redis-master-unreachable", "tls-protocol"}
 	tlsMeanings     = []string{"tls-unknown-authority", "tls-expired", "tls-name-mismatch", "tls-protocol"}
+	// fromClients is what servers say of those who call them.
+	// Sources: Go net/http server.go, nginx ngx_event_openssl.c.
+	fromClients = regexp.MustCompile(`TLS handshake error from |while SSL handshaking, client: `)
 	// telemetry is what programs do beside their work: that it fails hurts nobody.
 	telemetry = regexp.MustCompile(`(?i)\b(?:traces?|tracing|spans?|otlp|opentelemetry|otel|jaeger|zipkin|statsd|metrics?|telemetry|profil(?:er|ing))\b`)
 )
@@ -155,8 +158,8 @@ func loggedCalls(facts *probes.Facts, dir *probes.Directory, logs *probes.LogSet
 				if entry.container != l.Container || entry.previous != l.Previous {
 					continue
 				}
-				if now != nil && (telemetry.MatchString(entry.Text) || over(entry, l, *now)) || strings.Contains(entry.Text, "src.workload=") {
-					continue // the node's proxy tells of calls between pods
+				if now != nil && (telemetry.MatchString(entry.Text) || over(entry, l, *now)) || strings.Contains(entry.Text, "src.workload=") || fromClients.MatchString(entry.Text) {
+					continue // the node's proxy tells of calls between pods, a server of those who call it
 				}
 				if m := entry.lookupMeaning(); slices.Contains(noAnswerMeanings, m) || slices.Contains(noNameMeanings, m) || m == "dns-failed" {
 					lookups.count += entry.Count

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pposiraegi/ppodoctor/probes"
+	"github.com/pposiraegi/ppodoctor/probes/logread"
 )
 
 // directoryNeeds are the facts that directory reads.
@@ -261,8 +263,23 @@ func blameHolder(facts *probes.Facts, f *logFault, name string) blame {
 }
 
 // databaseUnknown: the server has no such database or role.
-var databaseUnknown = fromLog("database-unknown", "does the server say that it has no such database or role?", ailingOrRefused, databaseNeeds,
-	func(facts *probes.Facts, f *logFault) blame { return blameHolder(facts, f, f.failure.Captures["name"]) }, "db-unknown")
+var databaseUnknown = fromLog("database-unknown", "does the server say that it has no such database, role, queue or topic?", ailingOrRefused, databaseNeeds,
+	func(facts *probes.Facts, f *logFault) blame {
+		b := blameHolder(facts, f, unknownName(f))
+		b.vars["name"] = cmp.Or(b.vars["name"], "that it names")
+		return b
+	}, "db-unknown", "kafka-topic-missing")
+
+// unknownName is what the server has not, by the decisive line or by another
+// of the same meaning.
+func unknownName(f *logFault) string {
+	for _, failure := range append([]*logread.Failure{f.failure}, f.log.Excerpt.Failures...) {
+		if name := cmp.Or(failure.Captures["name"], failure.Captures["name2"]); name != "" && failure.Meaning == f.failure.Meaning {
+			return name
+		}
+	}
+	return ""
+}
 
 // databaseAccessDenied: the server knows the user, who may not.
 var databaseAccessDenied = fromLog("database-access-denied", "does the server deny the operation to a user whom it knows?", ailingOrRefused, databaseNeeds,
@@ -283,6 +300,10 @@ var databaseAccessDenied = fromLog("database-access-denied", "does the server de
 		return b
 	}, "db-access-denied")
 
+// overFlood is how Elasticsearch refuses writes for its disk's sake.
+// Source: elasticsearch reference, "Disk-based shard allocation settings".
+var overFlood = regexp.MustCompile(`flood-stage|read-only-allow-delete|FORBIDDEN/12`)
+
 // databaseReadOnly: a write goes to a server that only reads.
 var databaseReadOnly = fromLog("database-read-only", "does the server say that it only reads?", ailingOrRefused, databaseNeeds,
 	func(facts *probes.Facts, f *logFault) blame {
@@ -295,6 +316,11 @@ var databaseReadOnly = fromLog("database-read-only", "does the server say that i
 		if db := databaseOf(facts, f, list); db != nil {
 			host := db.target.Host
 			b.vars["hint"] = fmt.Sprintf(" It writes to %s.", host)
+			if overFlood.MatchString(f.line()) {
+				b.subject = workloadOf(facts, db.container.pod)
+				b.vars["hint"] = fmt.Sprintf(" %s has closed its indices for writes, as its disk is full past the flood stage: free space or grow its volume; it opens them by itself then.", short(b.subject))
+				return b
+			}
 			if s := holder(list, host); s != nil {
 				b.vars["hint"] = fmt.Sprintf(" It writes to %s (%s).", host, s.where())
 				if s.from.Kind != "" {

@@ -64,6 +64,11 @@ func relay(r *Rule) *Rule {
 	return r
 }
 
+func lastResort(r *Rule) *Rule {
+	r.LastResort = true
+	return r
+}
+
 // leadsTo reports whether a finding is among the causes of what follows from
 // another: from is an effect of to.
 func leadsTo(from, to *Finding, seen map[*Finding]bool) bool {

@@ -93,6 +93,9 @@ var networkNotReady = &Rule{
 				s.Effects = appendOnce(s.Effects, e)
 			}
 		}
+		if plugin == nil && !slices.ContainsFunc(nodes.All(), isAWS) {
+			s.Subjects, s.Vars["plugin"] = s.Subjects[1:], "a network plug-in (CNI)" // which one was meant, nothing says
+		}
 		s.Found = s.Found[:min(len(s.Found), maxExamples)]
 		s.Data = bare
 		return []Suspect{s}
@@ -109,7 +112,7 @@ func pluginRule(id, asks string, needs []probes.Any, who func(*probes.Facts, *Fi
 		Suspects: func(facts *probes.Facts, effects []*Finding) []Suspect {
 			var found []Suspect
 			for _, e := range effects {
-				s := Suspect{Subjects: []Ref{e.Subject()}, Effects: []*Finding{e}, Data: e.Data, Vars: map[string]string{"plugin": e.Subject().Name}}
+				s := Suspect{Subjects: []Ref{e.Subject()}, Effects: []*Finding{e}, Data: e.Data, Vars: map[string]string{"plugin": e.Vars["plugin"]}}
 				if who != nil {
 					s.Subjects = who(facts, e)
 				}

@@ -188,7 +188,7 @@ var (
 		return []Ref{u.client}, nil
 	})
 	// callPlain: one side speaks TLS and the other does not.
-	callPlain = notByMesh(ofTLSCalls("tls-on-one-side", "does only one of {client} and {address} speak TLS?", "tls-protocol", func(_ *probes.Facts, u *unreached, _ served, vars map[string]string) ([]Ref, []Evidence) {
+	callPlain = lastResort(notByMesh(ofTLSCalls("tls-on-one-side", "does only one of {client} and {address} speak TLS?", "tls-protocol", func(_ *probes.Facts, u *unreached, _ served, vars map[string]string) ([]Ref, []Evidence) {
 		if len(u.mentions) > 0 {
 			m := u.mentions[0]
 			vars["hint"] = fmt.Sprintf(" The address is from %s=%s.", m.where, m.value)
@@ -198,7 +198,7 @@ var (
 			return []Ref{u.client}, []Evidence{m.seen}
 		}
 		return []Ref{u.client}, nil
-	}))
+	})))
 )
 
 var tlsCallRules = []*Rule{callUnknownAuthority, callExpired, callNameMismatch, callPlain, ownCertificateExpired}

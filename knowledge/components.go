@@ -14,7 +14,7 @@ type Installation struct {
 	Namespaces  []string     `json:"namespaces"` // the first is the usual one
 	Controller  string       `json:"controller"` // how its pods are recognised; empty: they aren't
 	Kinds       []KindNeeded `json:"kinds"`
-	Own         []KindNeeded `json:"own"` // that it brings itself, and that may be left of an older release
+	Own         []KindNeeded `json:"own"`         // that it brings itself, and that may be left of an older release
 	Storage     bool         `json:"storage"`     // it asks for volumes
 	Account     string       `json:"account"`     // its ServiceAccount, if it calls AWS
 	Permissions string       `json:"permissions"` // its ID among the permissions, if it is another

@@ -158,6 +158,9 @@ func target(captures map[string]string, text string) (host, port string) {
 	if timeOfDay.MatchString(host) {
 		return "", ""
 	}
+	if m := dsnHost.FindStringSubmatch(head); m != nil && host == "" && captures != nil {
+		host = m[1]
+	}
 	if net.ParseIP(host) != nil {
 		host = nameOf(head, host, port)
 	}
