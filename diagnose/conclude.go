@@ -21,6 +21,7 @@ func (w *walk) conclude(ctx context.Context) *Diagnosis {
 	if len(w.findings) > 0 {
 		w.facts.Gather(ctx, probes.Events, probes.ReplicaSets, probes.ControllerRevisions) // the timeline's, and leads
 	}
+	w.dateBack()
 	g := newGraph(w.findings)
 	w.compared = w.cohortView()
 	d := &Diagnosis{Schema: Schema, At: w.facts.Source().Now(), Focus: w.opts.Focus}

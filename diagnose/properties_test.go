@@ -160,3 +160,36 @@ func (a *answered) missing(truths ...diagnose.Truth) []string {
 	}
 	return list
 }
+
+// TestSymptomsBeginAsTheTimelineSays: a symptom has one beginning.
+func TestSymptomsBeginAsTheTimelineSays(t *testing.T) {
+	compared := 0
+	for _, dir := range scenarios(t) {
+		if !strings.HasPrefix(filepath.Base(dir), "dns-") {
+			continue
+		}
+		src, err := probes.OpenSnapshot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := walk(src)
+		for _, m := range d.Timeline {
+			title, ok := strings.CutPrefix(m.What, "first failure: ")
+			if !ok {
+				continue
+			}
+			for _, s := range d.Symptoms {
+				if s.Subject != m.Subject || s.Title != title {
+					continue
+				}
+				compared++
+				if s.Since == nil || !s.Since.Equal(m.At) {
+					t.Errorf("%s: %s began at %v, by the timeline at %s", filepath.Base(dir), s.Title, s.Since, m.At)
+				}
+			}
+		}
+	}
+	if compared == 0 {
+		t.Error("no symptom is in a timeline")
+	}
+}

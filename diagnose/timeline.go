@@ -70,37 +70,54 @@ func (t *teller) tell(at time.Time, kind string, subject Ref, format string, arg
 	t.moments = append(t.moments, m)
 }
 
-// symptom tells when a symptom began: the first failure that anything still
-// remembers, not the last event.
-func (t *teller) symptom(title string, f *Finding) {
-	var first time.Time
-	earlier := func(at time.Time) {
-		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
-			first = at
-		}
-	}
-	if f.Since != nil {
-		earlier(*f.Since)
-	}
-	pods := troubled(f)
-	if t.facts.Has(probes.Events) {
-		if events, err := probes.Events.Of(t.facts); err == nil {
-			for _, p := range pods {
-				for _, e := range events.About(podRef(p)) {
-					waiting := e.Reason == "FailedScheduling" && p.Spec.NodeName == ""
-					if e.Type == corev1.EventTypeWarning && (waiting || e.Reason == "BackOff" || e.Reason == "Unhealthy" || e.Reason == "Failed") {
-						earlier(e.FirstTimestamp.Time)
-					}
+// dateBack dates symptoms by the first failure that anything still remembers,
+// not the last event, and what lies between them and a cause no later.
+func (w *walk) dateBack() {
+	for _, f := range w.findings {
+		first := f.Since
+		if f.Rule.symptom() {
+			first = firstFailure(w.facts, f)
+		} else if first != nil {
+			for _, e := range f.Effects {
+				if e.Since != nil && e.Since.Before(*first) {
+					first = e.Since
 				}
 			}
 		}
+		f.Since = first
 	}
-	if first.IsZero() {
+}
+
+// firstFailure is when a symptom began, nil if nothing says it.
+func firstFailure(facts *probes.Facts, f *Finding) *time.Time {
+	first := f.Since
+	events, err := probes.Events.Of(facts)
+	if err != nil {
+		return first
+	}
+	for _, p := range troubled(f) {
+		for _, e := range events.About(podRef(p)) {
+			waiting := e.Reason == "FailedScheduling" && p.Spec.NodeName == ""
+			if e.Type != corev1.EventTypeWarning || !waiting && e.Reason != "BackOff" && e.Reason != "Unhealthy" && e.Reason != "Failed" || e.FirstTimestamp.IsZero() {
+				continue
+			}
+			if at := e.FirstTimestamp.UTC(); first == nil || at.Before(*first) {
+				first = &at
+			}
+		}
+	}
+	return first
+}
+
+func (t *teller) symptom(title string, f *Finding) {
+	if f.Since == nil {
 		return
 	}
+	first := *f.Since
 	if t.onset.IsZero() || first.Before(t.onset) {
 		t.onset = first
 	}
+	pods := troubled(f)
 	t.failing = append(t.failing, pods...)
 	for _, p := range pods {
 		if p.Spec.NodeName != "" {
