@@ -15,8 +15,9 @@ import (
 // A Cohort compares the failing pods with the healthy ones by one attribute
 // that pods have: the nodepool, the security groups of the ENI, the zone.
 type Cohort struct {
-	By     string  `json:"by"`     // "nodepool", "security groups"
-	Splits bool    `json:"splits"` // the failing and the healthy share no value
+	Of     string  `json:"of,omitempty"` // "nodes" where nodes are compared, and not pods
+	By     string  `json:"by"`           // "nodepool", "security groups"
+	Splits bool    `json:"splits"`       // the failing and the healthy share no value
 	Groups []Group `json:"groups"`
 	// Same are other attributes that split the same pods in the same way: the
 	// split alone does not tell which of them matters.
@@ -69,11 +70,18 @@ func (c Cohort) says() string {
 		}
 		elsewhere += g.Failing + g.Healthy
 	}
-	s := fmt.Sprintf("%d of %d pods with %s %s fail, 0 of %d elsewhere", on, on+healthyOn, c.By, strings.Join(values, " or "), off)
+	s := fmt.Sprintf("%d of %d %s with %s %s fail, 0 of %d elsewhere", on, on+healthyOn, cmp.Or(c.Of, "pods"), c.By, strings.Join(values, " or "), off)
 	if len(c.Same) > 0 {
 		s += "; " + strings.Join(c.Same, ", ") + " split them the same way"
 	}
 	return s
+}
+
+func (c Cohort) fact() Fact {
+	if c.Of == "nodes" {
+		return Fact{Says: c.says(), Document: "nodes", Command: "kubectl get nodes --show-labels"}
+	}
+	return Fact{Says: c.says(), Document: "pods", Command: "kubectl get pods -A -o wide"}
 }
 
 // An attribute is something that pods have in common, or not. Those closer to
@@ -180,9 +188,45 @@ func (v *cohortView) cohorts(failing []*corev1.Pod) []Cohort {
 	if healthy == 0 {
 		return nil
 	}
+	return v.splits(all, bad, len(owners) > 1)
+}
+
+// nodeCohorts compares failing nodes with those that are ready and do not fail,
+// as cohorts does pods. A pod of the host stands for each node: it has the
+// node's groups and nothing of its own.
+func (v *cohortView) nodeCohorts(failing []string) []Cohort {
+	if v == nil || len(failing) < 2 {
+		return nil
+	}
+	bad := map[*corev1.Pod]bool{}
+	var all []*corev1.Pod
+	for _, n := range v.nodes.All() {
+		fails := slices.Contains(failing, n.Name)
+		if c := nodeCondition(n, corev1.NodeReady); !fails && (c == nil || c.Status != corev1.ConditionTrue) {
+			continue
+		}
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: n.Name, HostNetwork: true}}
+		all = append(all, p)
+		if fails {
+			bad[p] = true
+		}
+	}
+	if len(bad) < 2 || len(bad) == len(all) {
+		return nil
+	}
+	cohorts := v.splits(all, bad, false)
+	for i := range cohorts {
+		cohorts[i].Of = "nodes"
+	}
+	return cohorts
+}
+
+// splits are the best splits, the best first; own says whether attributes of
+// the pods' own making count.
+func (v *cohortView) splits(all []*corev1.Pod, bad map[*corev1.Pod]bool, own bool) []Cohort {
 	var found []Cohort
 	for _, a := range attributes {
-		if a.own && len(owners) < 2 {
+		if a.own && !own {
 			continue
 		}
 		c, ok := v.split(a, all, bad)
@@ -261,7 +305,7 @@ func (g *Group) place(p *corev1.Pod, failing bool) {
 	} else {
 		n.Healthy++
 	}
-	if failing || isCoreDNS(p) {
+	if p.Name != "" && (failing || isCoreDNS(p)) {
 		n.Holds = append(n.Holds, podRef(p))
 	}
 }
@@ -314,4 +358,25 @@ func (g *graph) failingPods(f *Finding) []*corev1.Pod {
 		}
 	}
 	return pods
+}
+
+// failingNodes are the nodes behind a finding: the subjects of the symptoms
+// below it that are about nodes.
+func (g *graph) failingNodes(f *Finding) []string {
+	var nodes []string
+	for _, b := range g.below(f) {
+		nodes = append(nodes, subjectNodes(b)...)
+	}
+	return nodes
+}
+
+// subjectNodes are the nodes that a symptom is about.
+func subjectNodes(f *Finding) []string {
+	var nodes []string
+	for _, s := range f.Subjects {
+		if f.Rule.symptom() && f.Subject().Kind == "Node" && s.Kind == "Node" {
+			nodes = appendNew(nodes, s.Name)
+		}
+	}
+	return nodes
 }

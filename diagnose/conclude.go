@@ -129,9 +129,11 @@ func (w *walk) cause(g *graph, f *Finding) Cause {
 		c.Effects = append(c.Effects, s.Subject())
 	}
 	c.Chain = w.chain(g, f)
-	c.Cohorts = w.compared.cohorts(g.failingPods(f))
+	if c.Cohorts = w.compared.cohorts(g.failingPods(f)); len(c.Cohorts) == 0 {
+		c.Cohorts = w.compared.nodeCohorts(g.failingNodes(f))
+	}
 	if len(c.Cohorts) > 0 {
-		c.Evidence = append(c.Evidence, Fact{Says: c.Cohorts[0].says(), Document: "pods", Command: "kubectl get pods -A -o wide"})
+		c.Evidence = append(c.Evidence, c.Cohorts[0].fact())
 	}
 	c.Paths = pathsOf(f, c.Cohorts)
 	// What the effects said is part of the proof: a few quotes stand with the
@@ -290,18 +292,20 @@ func (w *walk) symptoms(g *graph, confirmed []*Finding) (all, unexplained []Symp
 	// What fails for no known reason may fail for the same one: the unexplained
 	// are compared with the healthy together.
 	var failing []*corev1.Pod
+	var nodes []string
 	for _, f := range w.unexplained {
-		failing = append(failing, troubled(f)...)
+		failing, nodes = append(failing, troubled(f)...), append(nodes, subjectNodes(f)...)
 	}
-	if cohorts := w.compared.cohorts(failing); len(cohorts) > 0 {
-		says := Fact{Says: cohorts[0].says(), Document: "pods", Command: "kubectl get pods -A -o wide"}
+	leads := func(cohorts []Cohort, concerns func(*Finding) bool) {
 		for i, f := range w.unexplained {
-			if len(troubled(f)) > 0 {
+			if len(cohorts) > 0 && concerns(f) {
 				unexplained[i].Cohorts = cohorts
-				unexplained[i].Lead = append([]Fact{says}, unexplained[i].Lead...)
+				unexplained[i].Lead = append([]Fact{cohorts[0].fact()}, unexplained[i].Lead...)
 			}
 		}
 	}
+	leads(w.compared.cohorts(failing), func(f *Finding) bool { return len(troubled(f)) > 0 })
+	leads(w.compared.nodeCohorts(nodes), func(f *Finding) bool { return len(subjectNodes(f)) > 0 })
 	return all, unexplained
 }
 

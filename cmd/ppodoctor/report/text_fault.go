@@ -142,7 +142,11 @@ func (t *textReport) cohorts(indent string, cohorts []diagnose.Cohort, paths []d
 	indent += in1
 	const bar = 12
 	for _, c := range cohorts {
-		t.line(indent, indent, c.By, t.dim)
+		by := c.By
+		if c.Of != "" {
+			by += " (" + c.Of + ")"
+		}
+		t.line(indent, indent, by, t.dim)
 		widest := 0
 		for _, g := range c.Groups {
 			widest = max(widest, ansi.StringWidth(clean(g.Value)))
