@@ -2,7 +2,9 @@ package diagnose
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -130,6 +132,9 @@ var noRoom = placementRule("no-room-on-nodes", "is every node that is meant for 
 		}
 		t.vars["free"] = scheduling.Show(resource, free.Free)
 		hog, says, overshadows := c.hog(resource)
+		if by, why := c.preemptor(); why != "" && by != c.workload {
+			hog, says, overshadows = by, why, true
+		}
 		t.vars["hog"] = says
 		if hog != (Ref{}) {
 			t.evidence = append(t.evidence, Saw("pods", nil, "%s", says))
@@ -142,6 +147,46 @@ var noRoom = placementRule("no-room-on-nodes", "is every node that is meant for 
 		}
 		return t
 	})
+
+// preempted recognises the event about a pod that made room for another one,
+// which is named by its UID, before Kubernetes 1.28 by its name.
+// Source: kubernetes pkg/scheduler/framework/preemption/preemption.go.
+var preempted = regexp.MustCompile(`^Preempted by (?:pod )?(\S+) on node`)
+
+// preemptor is the workload whose pods of a higher priority drove pods of this
+// one from nodes that decide, and are there.
+func (c pendingCase) preemptor() (by Ref, says string) {
+	if c.x.events == nil {
+		return Ref{}, ""
+	}
+	for _, e := range c.x.events.All() {
+		m := preempted.FindStringSubmatch(e.Message)
+		if e.Reason != "Preempted" || m == nil || e.InvolvedObject.Namespace != c.workload.Namespace || !strings.HasPrefix(e.InvolvedObject.Name, c.workload.Name+"-") {
+			continue
+		}
+		for _, u := range c.units {
+			if u.node == nil {
+				continue
+			}
+			for _, p := range c.x.cluster.OnNode(u.node.Name) {
+				if string(p.UID) != m[1] && p.Namespace+"/"+p.Name != m[1] {
+					continue
+				}
+				by = c.x.workloads.Of(p)
+				return by, fmt.Sprintf("Pod %s was preempted at %s: %s, of priority %d (%s), took its place on node %s", e.InvolvedObject.Name, stamp(probes.EventTime(e)),
+					short(by), priorityOf(p), orDefault(p.Spec.PriorityClassName, "no PriorityClass"), u.node.Name)
+			}
+		}
+	}
+	return Ref{}, ""
+}
+
+func priorityOf(p *corev1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
+}
 
 // hog is the workload that takes most of a resource on the nodes that decide.
 // overshadows: it takes at least half of what they have and came after the
