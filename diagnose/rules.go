@@ -52,6 +52,7 @@ func Rules() []*Rule {
 		fluxRules,
 		argocdRules,
 		kedaRules,
+		chaosRules,
 		resizingRules,
 		operatedRules,
 		installRiskRules,

@@ -52,6 +52,8 @@ var controllers = map[string]struct{ labels, images []string }{
 	"kube-proxy":                   {[]string{"kube-proxy"}, []string{"kube-proxy", "kube-proxy-minimal"}},
 	"kube-scheduler":               {[]string{"kube-scheduler"}, []string{"kube-scheduler"}},
 	"kube-controller-manager":      {[]string{"kube-controller-manager"}, []string{"kube-controller-manager"}},
+	"chaos-mesh":                   {[]string{"chaos-mesh"}, []string{"chaos-mesh/chaos-mesh"}},
+	"chaos-operator":               {[]string{"chaos-operator"}, []string{"litmuschaos/chaos-operator"}},
 	"loki":                         {[]string{"loki"}, []string{"grafana/loki"}},
 	"strimzi":                      {[]string{"strimzi-cluster-operator"}, []string{"strimzi/operator"}},
 	"cloudnative-pg":               {[]string{"cloudnative-pg"}, []string{"cloudnative-pg/cloudnative-pg"}},

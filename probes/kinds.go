@@ -107,6 +107,8 @@ func plural(kind string) string {
 	}
 	s := strings.ToLower(kind)
 	switch {
+	case strings.HasSuffix(s, "chaos"): // Chaos Mesh's kinds have no plural
+		return s
 	case strings.HasSuffix(s, "s"), strings.HasSuffix(s, "x"), strings.HasSuffix(s, "ch"), strings.HasSuffix(s, "sh"):
 		return s + "es"
 	case strings.HasSuffix(s, "y") && len(s) > 1 && !strings.ContainsRune("aeiou", rune(s[len(s)-2])):
