@@ -85,7 +85,6 @@ func PreflightFor(ctx context.Context, facts *probes.Facts, k *knowledge.Knowled
 			p.of = c
 			p.namespace()
 			p.kinds()
-			p.own()
 			p.storage()
 			p.account()
 			p.nodes()
@@ -173,9 +172,13 @@ func (p *preflight) namespace() {
 	}
 }
 
+// kinds asks about custom kinds: those of others must be there; those that the
+// component brings itself may be left of an older release, whose version it
+// does not speak.
 func (p *preflight) kinds() {
 	list, err := probes.Definitions.Of(p.facts)
-	for _, k := range p.of.Kinds {
+	for i, k := range slices.Concat(p.of.Kinds, p.of.Own) {
+		own := i >= len(p.of.Kinds)
 		need := "kind " + k.Name
 		if err != nil {
 			p.cantTell(need, err)
@@ -183,11 +186,21 @@ func (p *preflight) kinds() {
 		}
 		d := list.Get("", k.Name)
 		switch {
+		case d == nil && own && p.pod() == nil:
+			p.add(need, NeedMet, "it is not there yet, and comes with the component", "")
+			continue
+		case d == nil && own:
+			p.add(need, NeedUnmet, "it is not installed, though the component runs", k.From)
+			continue
 		case d == nil:
 			p.add(need, NeedUnmet, "it is not installed", k.From)
 			continue
 		case k.Version != "" && !serves(d, k.Version):
-			p.add(need, NeedUnmet, fmt.Sprintf("it serves %s, not %s", strings.Join(servedVersions(d), ", "), k.Version), k.From)
+			says := fmt.Sprintf("it serves %s, not %s", strings.Join(servedVersions(d), ", "), k.Version)
+			if own {
+				says = "an older release has left it: " + says + ", and Helm does not upgrade it"
+			}
+			p.add(need, NeedUnmet, says, k.From)
 			continue
 		}
 		have, parseErr := version.ParseGeneric(d.Annotations[bundleVersion])
@@ -196,30 +209,6 @@ func (p *preflight) kinds() {
 			continue
 		}
 		p.add(need, NeedMet, "it serves "+strings.Join(servedVersions(d), ", "), "")
-	}
-}
-
-// own asks about the kinds that the component brings: where they are there
-// already, of an older release, they must serve the version that it speaks.
-func (p *preflight) own() {
-	list, err := probes.Definitions.Of(p.facts)
-	for _, k := range p.of.Own {
-		need := "kind " + k.Name
-		if err != nil {
-			p.cantTell(need, err)
-			continue
-		}
-		d := list.Get("", k.Name)
-		switch {
-		case d == nil && p.pod() != nil:
-			p.add(need, NeedUnmet, "it is not installed, though the component runs", k.From)
-		case d == nil:
-			p.add(need, NeedMet, "it is not there yet, and comes with the component", "")
-		case k.Version != "" && !serves(d, k.Version):
-			p.add(need, NeedUnmet, fmt.Sprintf("an older release has left it: it serves %s, not %s, and Helm does not upgrade it", strings.Join(servedVersions(d), ", "), k.Version), k.From)
-		default:
-			p.add(need, NeedMet, "it serves "+strings.Join(servedVersions(d), ", "), "")
-		}
 	}
 }
 
