@@ -32,6 +32,9 @@ func (w *walk) focus(d *Diagnosis) {
 	}
 	d.Symptoms = slices.DeleteFunc(d.Symptoms, func(s Symptom) bool { return !shared(s) })
 	d.Unexplained = slices.DeleteFunc(d.Unexplained, func(s Symptom) bool { return !shared(s) })
+	if len(d.Symptoms)+len(d.Causes)+len(d.Suspected) == 0 {
+		d.Timeline = []Moment{} // it is that of others' troubles
+	}
 	// A rule was considered for the object if it was judged about it, or as an
 	// explanation of something about it.
 	kept := map[*Finding]bool{}
